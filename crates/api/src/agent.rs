@@ -1,0 +1,98 @@
+//! `/agent/v1`: between the farm and the agent of one attempt.
+//!
+//! An agent starts with a one-shot token that names its attempt and fence. It redeems the token with a nonce of its
+//! own and gets the job and a session token. The same nonce may redeem again until the first heartbeat; after that,
+//! and for any other nonce, the token is closed. Every later call carries the session token and the fence; a
+//! superseded attempt is answered 410 and must stop.
+
+use forgeyard_model::device::DeviceFacts;
+use forgeyard_model::job::JobSpec;
+use forgeyard_model::resources::Flavor;
+use forgeyard_model::verdict::ExitFacts;
+use forgeyard_model::{AttemptId, Lane};
+use serde::{Deserialize, Serialize};
+
+/// `POST` of [`Redeem`], answers [`Redeemed`].
+pub const REDEEM: &str = "/agent/v1/redeem";
+/// `POST` of [`Heartbeat`], answers [`HeartbeatAnswer`].
+pub const HEARTBEAT: &str = "/agent/v1/attempts/{attempt}/heartbeat";
+/// `POST` of raw log bytes with `?offset=N`, answers [`LogAnswer`]. Idempotent by offset.
+pub const LOG: &str = "/agent/v1/attempts/{attempt}/log";
+/// `GET` of an input of the job, by digest; ranges are honoured.
+pub const BLOB: &str = "/agent/v1/attempts/{attempt}/blobs/{digest}";
+/// `PUT` of the bytes of an output with `?digest=…`; answers the artifact record.
+pub const ARTIFACT: &str = "/agent/v1/attempts/{attempt}/artifacts/{kind}/{name}";
+/// `POST` of [`Finish`]; empty answer.
+pub const FINISH: &str = "/agent/v1/attempts/{attempt}/finish";
+
+/// Version of this contract that both sides must share.
+pub const VERSION: u32 = 1;
+
+/// A request to redeem a one-shot token.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Redeem {
+    /// Version of the contract that the agent speaks.
+    pub version: u32,
+    /// The one-shot token.
+    pub token: String,
+    /// Chosen by the agent once and kept over its own restarts.
+    pub nonce: String,
+}
+
+/// The job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Redeemed {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its fence.
+    pub fence: u32,
+    /// Token for every later call.
+    pub session: String,
+    /// How far the event is trusted.
+    pub lane: Lane,
+    /// What to do.
+    pub spec: JobSpec,
+    /// Shape and limits of the machine.
+    pub flavor: Flavor,
+    /// Devices that were leased.
+    pub devices: Vec<DeviceFacts>,
+    /// Speak at least this often.
+    pub heartbeat_seconds: u64,
+    /// Keep at most this many log bytes; count the rest.
+    pub log_cap_bytes: u64,
+    /// Texts to mask in the log, beside the tokens that the agent holds itself.
+    #[serde(default)]
+    pub mask: Vec<String>,
+}
+
+/// A sign of life.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The fence.
+    pub fence: u32,
+    /// The step that runs; absent while preparing.
+    pub step: Option<String>,
+}
+
+/// Answer to a sign of life.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HeartbeatAnswer {
+    /// Stop the job.
+    pub cancel: bool,
+}
+
+/// Answer to log bytes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LogAnswer {
+    /// Bytes that are durable from the beginning of the log. Send from here next.
+    pub durable: u64,
+}
+
+/// The end of an attempt.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Finish {
+    /// The fence.
+    pub fence: u32,
+    /// What the supervisor saw.
+    pub facts: ExitFacts,
+}

@@ -1,0 +1,13 @@
+//! The contract between the farm and everybody who talks to it: routes, requests, answers, one error type.
+//!
+//! Three faces, each versioned in its path: `/api/v1` for people and programs, `/site/v1` for sites, `/agent/v1` for
+//! agents. The typed client is behind the feature `client`.
+
+pub mod agent;
+#[cfg(feature = "client")]
+pub mod client;
+pub mod error;
+pub mod people;
+pub mod site;
+
+pub use error::ApiError;

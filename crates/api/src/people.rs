@@ -1,0 +1,164 @@
+//! `/api/v1`: for people and programs. Rows are those of the model; this module adds what is put together for reading.
+
+use forgeyard_model::artifact::Artifact;
+use forgeyard_model::attempt::Attempt;
+use forgeyard_model::commit::EventRecord;
+use forgeyard_model::device::Device;
+use forgeyard_model::environment::Environment;
+use forgeyard_model::job::Job;
+use forgeyard_model::lease::Lease;
+use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::plan::PipelineFile;
+use forgeyard_model::principal::Role;
+use forgeyard_model::runner::Runner;
+use forgeyard_model::{Explanation, PipelineId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// A pipeline with all that belongs to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PipelineView {
+    /// The pipeline.
+    pub pipeline: Pipeline,
+    /// Its jobs, in the order of the chain.
+    pub jobs: Vec<Job>,
+    /// All attempts of its jobs.
+    pub attempts: Vec<Attempt>,
+    /// Its artifacts.
+    pub artifacts: Vec<Artifact>,
+    /// Leases of its attempts.
+    pub leases: Vec<Lease>,
+    /// Its environment.
+    pub environment: Option<Environment>,
+}
+
+/// A job with all that belongs to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobView {
+    /// The job.
+    pub job: Job,
+    /// Its pipeline.
+    pub pipeline: Pipeline,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// Machines of its attempts.
+    pub runners: Vec<Runner>,
+    /// Claims of its attempts.
+    pub leases: Vec<Lease>,
+    /// What it made.
+    pub artifacts: Vec<Artifact>,
+    /// Its history.
+    pub events: Vec<EventRecord>,
+}
+
+/// Why a job is where it is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Why {
+    /// State of the job.
+    pub state: String,
+    /// The reason, with evidence and fix.
+    pub reason: Explanation,
+    /// Place in the queue, from 1, when it is queued.
+    pub position: Option<u32>,
+    /// What happens next without anybody's doing.
+    pub next: String,
+    /// Lines of the log that decided, when it failed.
+    pub lines: Vec<forgeyard_model::verdict::LogLine>,
+    /// Rules that allowed the pipeline.
+    pub allowed_by: Vec<String>,
+}
+
+/// State of the farm, for the status page.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// Name of the farm.
+    pub farm: String,
+    /// Version of the program.
+    pub version: String,
+    /// Time of this answer.
+    pub at: Timestamp,
+    /// Jobs by state.
+    pub jobs: std::collections::BTreeMap<String, u64>,
+    /// Machines by state.
+    pub runners: std::collections::BTreeMap<String, u64>,
+    /// All devices.
+    pub devices: Vec<Device>,
+    /// Sites: name, seconds since the last report, draining.
+    pub sites: Vec<SiteStatus>,
+    /// Trouble that an operator should know of.
+    pub alarms: Vec<Explanation>,
+}
+
+/// A site, for the status page.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SiteStatus {
+    /// Its id.
+    pub id: forgeyard_model::SiteId,
+    /// Its name.
+    pub name: String,
+    /// Last report.
+    pub heard_at: Option<Timestamp>,
+    /// No new work goes there.
+    pub draining: bool,
+    /// What its host offers.
+    pub host: Option<forgeyard_model::site::HostFacts>,
+}
+
+/// Request to run a recipe folder. The source is uploaded first, to `/api/v1/sources`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunRequest {
+    /// Chosen by the client, so that it can ask twice.
+    pub guid: String,
+    /// Name for people.
+    pub name: String,
+    /// Digest of the uploaded source archive.
+    pub digest: forgeyard_model::Digest,
+    /// Size, in bytes.
+    pub size: u64,
+    /// The pipeline file.
+    pub file: PipelineFile,
+}
+
+/// Answer to a run request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunAnswer {
+    /// The pipeline.
+    pub pipeline: PipelineId,
+}
+
+/// Request for a new API token.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TokenRequest {
+    /// Name for people.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Ends after this many seconds; absent = never.
+    pub expires_in_seconds: Option<u64>,
+}
+
+/// A new API token. Shown once.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TokenAnswer {
+    /// The token.
+    pub token: String,
+}
+
+/// A piece of a log.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LogPiece {
+    /// Offset of the text in the log, in bytes.
+    pub offset: u64,
+    /// The text; bytes that are not UTF-8 are replaced.
+    pub text: String,
+    /// Offset to ask for next.
+    pub next: u64,
+    /// The log is complete.
+    pub complete: bool,
+}
+
+/// Result of making an environment, sent by the environment service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EnvironmentResult {
+    /// Ready or failed.
+    pub state: forgeyard_model::environment::EnvironmentState,
+}

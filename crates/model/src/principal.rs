@@ -1,0 +1,95 @@
+//! Principals: who acts. Written on every event, so the events are the audit trail.
+
+use crate::{PrincipalId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// What a principal may do, from least to most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Reads.
+    Viewer,
+    /// Reruns, cancels, approves.
+    Maintainer,
+    /// Drains, quarantines, clears, writes off.
+    Operator,
+    /// Everything, tokens included.
+    Admin,
+}
+
+impl std::str::FromStr for Role {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "viewer" => Ok(Role::Viewer),
+            "maintainer" => Ok(Role::Maintainer),
+            "operator" => Ok(Role::Operator),
+            "admin" => Ok(Role::Admin),
+            other => Err(format!("`{other}` is not a role: viewer, maintainer, operator or admin")),
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Role::Viewer => "viewer",
+            Role::Maintainer => "maintainer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        })
+    }
+}
+
+/// What kind of principal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum PrincipalKind {
+    /// A person or program with an API token.
+    Token {
+        /// What it may do.
+        role: Role,
+    },
+    /// A person at a forge.
+    Person {
+        /// Numeric id at the forge.
+        id: u64,
+    },
+    /// A site.
+    Site,
+    /// An agent.
+    Agent,
+    /// The farm itself.
+    Farm,
+}
+
+/// Who acts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// Its id.
+    pub id: PrincipalId,
+    /// Name for people.
+    pub name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub kind: PrincipalKind,
+}
+
+/// An API token row. Only the digest of the token is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiToken {
+    /// The principal that it speaks for.
+    pub principal: Principal,
+    /// SHA-256 of the token.
+    pub digest: crate::Digest,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends; absent = never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+    /// Row version.
+    pub generation: u64,
+}

@@ -1,0 +1,216 @@
+//! Verdicts: what was observed at the end of an attempt, and what the farm makes of it.
+//!
+//! Exit facts come first, then text. Text gives a failure's class; only comparison gives blame. A verdict abstains
+//! (`class = None`) when it does not know.
+
+use crate::resources::{DeviceKind, Limit};
+use crate::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How an attempt or a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All that was asked was done and seen.
+    Succeeded,
+    /// The work itself failed.
+    Failed,
+    /// It ran past its time limit.
+    TimedOut,
+    /// Somebody stopped it.
+    Canceled,
+    /// The farm lost it: always our fault.
+    Lost,
+}
+
+impl Outcome {
+    /// The persisted spelling.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Failed => "failed",
+            Outcome::TimedOut => "timed_out",
+            Outcome::Canceled => "canceled",
+            Outcome::Lost => "lost",
+        }
+    }
+}
+
+/// How one step ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepFacts {
+    /// Name of the step.
+    pub name: String,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// Exit status; absent when no exit record was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+/// What memory accounting said of an out-of-memory kill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OomFacts {
+    /// Kills counted.
+    pub kills: u64,
+    /// Peak of the job, in bytes.
+    pub peak_bytes: u64,
+    /// The limit, in bytes.
+    pub limit_bytes: u64,
+    /// Command name of the victim, where the kernel log or the process table gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub victim: Option<String>,
+}
+
+/// What the supervisor saw of the devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceUse {
+    /// What kind of device.
+    pub kind: DeviceKind,
+    /// Whether the job touched it.
+    pub touched: bool,
+    /// By what that was seen.
+    pub evidence: Vec<String>,
+}
+
+/// Everything observed at the end of an attempt, by the supervisor outside the job.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ExitFacts {
+    /// The steps that began, in order.
+    pub steps: Vec<StepFacts>,
+    /// A limit that stopped the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    /// Out-of-memory accounting, when a kill happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom: Option<OomFacts>,
+    /// Peak memory, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// CPU time, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_micros: Option<u64>,
+    /// The job was stopped because the farm asked.
+    #[serde(default)]
+    pub canceled: bool,
+    /// The supervisor could not do its own part (download, upload, start): always our fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervisor_error: Option<String>,
+    /// An output that was required and not found.
+    #[serde(default)]
+    pub missing_outputs: Vec<String>,
+    /// What was seen of the devices, when some were leased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceUse>,
+    /// Metrics that the job handed back, by name.
+    #[serde(default)]
+    pub metrics: BTreeMap<String, Metric>,
+    /// Digests of packages found installed in the job's environment, by file name.
+    #[serde(default)]
+    pub installed: BTreeMap<String, String>,
+    /// Log bytes that were dropped because of the cap.
+    #[serde(default)]
+    pub log_dropped_bytes: u64,
+    /// Lines of the kernel's log that fell into the attempt's time and speak of its devices or processes.
+    #[serde(default)]
+    pub kernel_lines: Vec<String>,
+}
+
+/// A figure that a job handed back. Written as a string in decimal so that rows compare exactly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metric {
+    /// The value, in decimal.
+    pub value: String,
+    /// Its unit, for example `GFLOP/s`.
+    pub unit: String,
+}
+
+/// What is done after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum RetryPolicy {
+    /// Never.
+    R0,
+    /// Once, same place.
+    R1,
+    /// Once, on another host of the same architecture.
+    R2,
+    /// Diagnostic run on another architecture; never turns red into green.
+    R3,
+    /// With back-off, at most five times.
+    RB,
+    /// Quarantine the device, run elsewhere.
+    RQ,
+    /// With more memory or fewer parallel jobs.
+    RM,
+    /// Hold until the capacity changes.
+    RE,
+}
+
+/// Whom a class points at, as far as text can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Blame {
+    /// Package or user code.
+    U,
+    /// Architecture.
+    A,
+    /// Driver stack of the host.
+    D,
+    /// Hardware.
+    H,
+    /// Host or service.
+    I,
+    /// Scheduling or configuration.
+    S,
+    /// External source.
+    X,
+}
+
+/// One decisive line of a log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Line number, from 1; 0 = from the kernel's log.
+    pub number: u64,
+    /// The text, masked and cut.
+    pub text: String,
+}
+
+/// A place in a log where a signature matched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hit {
+    /// Id of the signature.
+    pub rule: String,
+    /// Where.
+    pub line: LogLine,
+}
+
+/// What the farm makes of the end of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Failure class, for example `load.missing-lib`; absent when the farm abstains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// One sentence for people.
+    pub cause: String,
+    /// Signature that decided, when text did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// Where text points; never proof.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blame: Option<Blame>,
+    /// What is done next.
+    pub retry: RetryPolicy,
+    /// The lines that decided, or the last ones.
+    #[serde(default)]
+    pub lines: Vec<LogLine>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
