@@ -1,1 +1,5 @@
+//! Foreign formats: bytes in, the farm's own vocabulary out, and the other way round.
+//!
+//! Pure: takes and gives bytes or text, does no I/O of its own, and never panics on what it is given.
 
+pub mod webhook;
