@@ -1,1 +1,8 @@
+//! Foreign formats: bytes in, the farm's own vocabulary out, and the other way round.
+//!
+//! Pure: takes and gives bytes or text, does no I/O of its own, and never panics on what it is given.
 
+pub mod access;
+pub mod pipeline_file;
+pub mod toml_text;
+pub mod webhook;
