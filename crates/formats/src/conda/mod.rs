@@ -1,0 +1,1 @@
+//! conda packages and channels.
