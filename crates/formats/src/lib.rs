@@ -1,5 +1,6 @@
 //! Foreign formats: takes and gives bytes or readers, does no I/O of its own, and never panics on outside input.
 
+pub mod canonical;
 pub mod conda;
 pub mod plan;
 pub mod statement;

@@ -4,6 +4,7 @@
 //! "repodata_version": 1}`, keys sorted, no white space, one closing newline. The same packages give the same bytes.
 
 use super::Package;
+use crate::canonical::sorted;
 use forgeyard_model::Digest;
 use serde_json::{json, Map, Value};
 use std::collections::BTreeMap;
@@ -110,17 +111,5 @@ impl Repodata {
     /// When the compressor fails.
     pub fn to_zst(&self) -> Result<Vec<u8>, RepodataError> {
         Ok(zstd::stream::encode_all(self.to_bytes().as_slice(), 19)?)
-    }
-}
-
-/// The same value with sorted keys at every depth, whatever order the map type of the build keeps.
-fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let ordered: BTreeMap<&String, &Value> = map.iter().collect();
-            Value::Object(ordered.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
-        }
-        Value::Array(list) => Value::Array(list.iter().map(sorted).collect()),
-        other => other.clone(),
     }
 }
