@@ -12,7 +12,8 @@ class Log:
 
     def __init__(self, watch=None):
         self.watch = watch
-        self.last_error = ""
+        # The first error names the cause; what follows is advice on how to repeat it by hand.
+        self.error = ""
         self.broken = None
 
     def on_log(self, event):
@@ -20,7 +21,7 @@ class Log:
         try:
             message = event.message.strip("\n")
             if event.level == "error" and message.strip():
-                self.last_error = message.strip().splitlines()[0]
+                self.error = self.error or message.strip().splitlines()[0]
             if message.strip():
                 mark = {"error": "error: ", "warn": "warning: "}.get(event.level, "")
                 sys.stdout.write(f"{mark}{message}\n")
