@@ -1,7 +1,9 @@
 //! When a pipeline is over, and what its lane allows then.
 
 use crate::lifecycle::JobEvent;
+use crate::farm::Farm;
 use crate::tx::Tx;
+use forgeyard_model::artifact::Artifact;
 use forgeyard_model::effect::Effect;
 use forgeyard_model::forge::Trigger;
 use forgeyard_model::input::Refusal;
@@ -9,6 +11,13 @@ use forgeyard_model::job::{Job, JobKind, JobState};
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
 use forgeyard_model::verdict::Outcome;
 use forgeyard_model::{Explanation, JobId, PipelineId};
+
+/// Whether an artifact was made by the attempt that its job accepted last: only those count for anything.
+pub fn accepted(farm: &Farm, artifact: &Artifact) -> bool {
+    let (Some(job), Some(attempt)) = (artifact.job, artifact.attempt) else { return false };
+    let newest = farm.attempts_of(job).into_iter().rfind(|attempt| attempt.outcome == Some(Outcome::Succeeded));
+    newest.is_some_and(|newest| newest.id == attempt)
+}
 
 /// Fails a pipeline: what has not begun is stopped, what runs is asked to stop.
 pub(crate) fn fail(tx: &mut Tx<'_>, id: PipelineId, reason: Explanation) -> Result<(), Refusal> {

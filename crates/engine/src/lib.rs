@@ -21,6 +21,7 @@ pub mod plan;
 pub mod release;
 pub mod sites;
 pub mod spec;
+pub mod test_jobs;
 pub mod test_placement;
 pub mod time;
 pub mod tx;

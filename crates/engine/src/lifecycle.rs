@@ -44,6 +44,8 @@ events! {
         JobEnded,
         /// A person asked for it again.
         JobRerun,
+        /// A build that it needs was run again and brought other bytes.
+        JobReopened,
     }
     /// What can happen to an attempt.
     AttemptEvent {
@@ -114,6 +116,7 @@ pub fn job(from: &str, event: JobEvent) -> Option<&'static str> {
         ("placed" | "starting" | "running", JobRetried) => "held",
         ("placed" | "starting" | "running", JobEnded) => "ended",
         ("ended", JobRerun) => "queued",
+        ("ended", JobReopened) => "held",
         _ => return None,
     })
 }

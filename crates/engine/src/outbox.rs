@@ -5,15 +5,15 @@
 use crate::deliveries::blank_job;
 use crate::lifecycle::JobEvent;
 use crate::tx::{Tx, missing};
-use crate::{completion, plan, release, spec, test_placement};
+use crate::{completion, plan, release, spec, test_jobs};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::{Channel, ChannelEntry};
 use forgeyard_model::effect::{Effect, EffectResult, PendingEffect};
 use forgeyard_model::environment::{Environment, EnvironmentState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
-use forgeyard_model::job::{Hold, JobKind, JobState, TestDetail};
+use forgeyard_model::job::{Hold, JobKind, JobState};
 use forgeyard_model::package::PackageFacts;
-use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
+use forgeyard_model::pipeline::{PipelineState, SourceRecord};
 use forgeyard_model::plan::{PipelineFile, RenderedPlan};
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
 use forgeyard_model::{
@@ -173,25 +173,12 @@ fn planned(tx: &mut Tx<'_>, plan_job: JobId, rendered: &RenderedPlan) -> Result<
         tx.put(job);
     }
     for (output, build) in &outputs {
-        undecided_test(tx, id, &format!("test/{output}"), output, *build);
+        test_jobs::undecided(tx, id, &format!("test/{output}"), output, *build);
     }
     for job in ids {
         release::try_release(tx, job)?;
     }
     Ok(())
-}
-
-/// A test whose place is not decided: it waits for its package.
-fn undecided_test(tx: &mut Tx<'_>, pipeline: PipelineId, key: &str, output: &str, build: JobId) -> JobId {
-    let needs: BTreeSet<JobId> = [build].into();
-    let held = JobState::Held(Hold::Artifacts { of: needs.clone() });
-    let mut job = blank_job(tx, pipeline, key, JobKind::Test, held);
-    job.needs = needs;
-    job.test = Some(TestDetail { output: output.to_owned(), package: None, selection: None });
-    let id = job.id;
-    tx.event("JobCreated", id, None, job.state.name(), None);
-    tx.put(job);
-    id
 }
 
 /// A package was read: its tests are decided now, from its own list, and builds that wait for it may go on.
@@ -216,72 +203,9 @@ fn inspected(tx: &mut Tx<'_>, id: ArtifactId, facts: PackageFacts) -> Result<(),
             .fix("give the output the name that the recipe declares");
         return completion::fail(tx, pipeline.id, reason);
     };
-    decide_tests(tx, &pipeline, build, id, &facts)?;
+    test_jobs::decide(tx, &pipeline, build, id, &facts)?;
     release::release_held(tx, pipeline.id)?;
     completion::check(tx, pipeline.id)
-}
-
-fn decide_tests(
-    tx: &mut Tx<'_>,
-    pipeline: &Pipeline,
-    build: JobId,
-    package: ArtifactId,
-    facts: &PackageFacts,
-) -> Result<(), Refusal> {
-    let rules = pipeline.file.as_ref().map(|file| file.tests.as_slice()).unwrap_or_default();
-    let selections = test_placement::select(facts, rules);
-    // A recipe may render several builds of one name; each package gets tests of its own.
-    let open = tx.farm().jobs_of(pipeline.id).find(|job| {
-        job.needs.contains(&build)
-            && job.test.as_ref().is_some_and(|test| test.output == facts.name && test.package.is_none())
-    });
-    let first = match open.map(|job| job.id) {
-        Some(id) => id,
-        None => {
-            let key = format!("test/{}@{}", facts.name, facts.build);
-            undecided_test(tx, pipeline.id, &key, &facts.name, build)
-        }
-    };
-    let mut first = tx.job(first)?;
-    let key = first.key.clone();
-    // Siblings that the package asks for at run time must be there as well.
-    let siblings = facts.depends.iter().filter_map(|spec| spec.split_whitespace().next());
-    let needs: BTreeSet<JobId> =
-        siblings.filter_map(|name| pipeline.outputs.get(name).copied()).chain(first.needs.clone()).collect();
-    if selections.is_empty() {
-        first.test = Some(TestDetail { output: facts.name.clone(), package: Some(package), selection: None });
-        first.verdict = Some(Verdict {
-            outcome: Outcome::Canceled,
-            class: Some("test.none".to_owned()),
-            cause: "the package carries no tests of its own, so nothing was tested".to_owned(),
-            rule: None,
-            blame: None,
-            retry: RetryPolicy::R0,
-            lines: Vec::new(),
-            fix: Some("add a `tests:` section to the recipe; a package without tests is not promoted".to_owned()),
-        });
-        return tx.move_job(first, JobEvent::JobEnded, JobState::Ended { outcome: Outcome::Canceled }, None);
-    }
-    for (index, selection) in selections.into_iter().enumerate() {
-        let note = Some(selection.reason.clone());
-        let detail =
-            TestDetail { output: facts.name.clone(), package: Some(package), selection: Some(selection.clone()) };
-        let held = JobState::Held(Hold::Artifacts { of: needs.clone() });
-        if index == 0 {
-            let mut job = first.clone();
-            job.test = Some(detail);
-            job.needs = needs.clone();
-            tx.move_job(job, JobEvent::JobHeld, held, note)?;
-        } else {
-            let place = if selection.gpu == forgeyard_model::package::GpuNeed::Required { "gpu" } else { "cpu" };
-            let mut job = blank_job(tx, pipeline.id, &format!("{key}/{place}"), JobKind::Test, held);
-            job.test = Some(detail);
-            job.needs = needs.clone();
-            tx.event("JobCreated", job.id, None, job.state.name(), note);
-            tx.put(job);
-        }
-    }
-    Ok(())
 }
 
 /// Statements are signed: the switch of the channel is this one row.

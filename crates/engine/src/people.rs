@@ -69,6 +69,11 @@ pub(crate) fn rerun(tx: &mut Tx<'_>, id: JobId) -> Result<Reply, Refusal> {
     if matches!(pipeline.state, PipelineState::Promoting | PipelineState::Environment) {
         return Err(conflict("job.promoting", format!("{} is being promoted", pipeline.id)));
     }
+    let dependent = tx.farm().jobs_of(job.pipeline).find(|other| other.needs.contains(&id) && other.state.attempt().is_some());
+    if let Some(other) = dependent {
+        return Err(conflict("job.in_use", format!("{} ({}) works with what {id} made", other.id, other.key))
+            .fix("wait for it to end, or stop it"));
+    }
     job.retries = 0;
     job.cancel_requested_at = None;
     job.verdict = None;

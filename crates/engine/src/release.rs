@@ -49,17 +49,22 @@ pub(crate) fn try_release(tx: &mut Tx<'_>, id: JobId) -> Result<(), Refusal> {
     tx.move_job(job, JobEvent::JobQueued, JobState::Queued, None)
 }
 
-/// A build is ready for others when it succeeded and each of its packages was read.
+/// A build is ready for others when it succeeded and each package of its accepted attempt was read.
 fn ready(tx: &Tx<'_>, build: JobId) -> bool {
     let Some(job) = tx.farm().jobs.get(&build) else { return false };
-    let packages = || {
-        tx.farm()
-            .artifacts_of(job.pipeline)
-            .filter(move |artifact| artifact.job == Some(build) && artifact.kind == ArtifactKind::CondaPackage)
-    };
+    let mut packages = tx
+        .farm()
+        .artifacts_of(job.pipeline)
+        .filter(|artifact| artifact.job == Some(build) && accepted(tx, artifact))
+        .peekable();
     job.state == JobState::Ended { outcome: Outcome::Succeeded }
-        && packages().next().is_some()
-        && packages().all(|artifact| artifact.package.is_some())
+        && packages.peek().is_some()
+        && packages.all(|artifact| artifact.package.is_some())
+}
+
+/// Whether an artifact is a package of the attempt that its job accepted last.
+fn accepted(tx: &Tx<'_>, artifact: &Artifact) -> bool {
+    artifact.kind == ArtifactKind::CondaPackage && crate::completion::accepted(tx.farm(), artifact)
 }
 
 /// Packages of all builds that a job needs, and of the builds that those need.
@@ -73,13 +78,8 @@ fn packages_of(tx: &Tx<'_>, job: &Job) -> Vec<Artifact> {
             }
         }
     }
-    // Only what the accepted attempt of a build made counts.
-    let accepted = |artifact: &&Artifact| {
-        artifact.kind == ArtifactKind::CondaPackage
-            && artifact.job.is_some_and(|build| wanted.contains(&build))
-            && artifact.attempt.is_some_and(|attempt| {
-                tx.farm().attempts.get(&attempt).is_some_and(|row| row.outcome == Some(Outcome::Succeeded))
-            })
+    let mine = |artifact: &&Artifact| {
+        artifact.job.is_some_and(|build| wanted.contains(&build)) && accepted(tx, artifact)
     };
-    tx.farm().artifacts_of(job.pipeline).filter(accepted).cloned().collect()
+    tx.farm().artifacts_of(job.pipeline).filter(mine).cloned().collect()
 }

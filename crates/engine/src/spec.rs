@@ -12,11 +12,20 @@ use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::resources::Limit;
 use std::collections::{BTreeMap, BTreeSet};
 
-const STEPS: [(&str, &str); 3] = [
+const STEPS: [(&str, &str); 7] = [
     ("steps/plan.py", include_str!("../steps/plan.py")),
     ("steps/build.py", include_str!("../steps/build.py")),
     ("steps/test.py", include_str!("../steps/test.py")),
+    ("steps/channel.py", include_str!("../steps/channel.py")),
+    ("steps/recipe.py", include_str!("../steps/recipe.py")),
+    ("steps/engine_log.py", include_str!("../steps/engine_log.py")),
+    ("steps/outcome.py", include_str!("../steps/outcome.py")),
 ];
+
+/// The scripts that drive the engine in a machine, put in beside the files of a spec.
+pub fn step_files() -> Vec<JobFile> {
+    STEPS.into_iter().map(|(path, text)| JobFile { path: path.to_owned(), text: text.to_owned() }).collect()
+}
 
 /// Limits that every job of ours needs.
 fn needs(network: bool) -> BTreeSet<Limit> {
@@ -39,20 +48,17 @@ fn blank(config: &FarmConfig, pipeline: &Pipeline, flavor: &FlavorName) -> JobSp
     let network = config.flavor(flavor).is_some_and(|flavor| flavor.network);
     let commit = pipeline.source.as_ref().map(|source| source.commit.clone()).unwrap_or_default();
     let env = [
-        ("FORGEYARD", "1".to_owned()),
-        ("FORGEYARD_COMMIT", commit),
-        ("FORGEYARD_REPOSITORY", pipeline.event.repository.name.clone()),
-        ("FORGEYARD_PIPELINE", pipeline.id.to_string()),
+        ("FORGEYARD_SHA", commit),
+        ("FORGEYARD_REMOTE_URL", pipeline.event.repository.name.clone()),
+        ("FORGEYARD_FLOW_RUN_ID", format!("forgeyard_{}", pipeline.id)),
     ];
     JobSpec {
         flavor: flavor.clone(),
         gpu: config.flavor(flavor).and_then(|flavor| flavor.gpu.clone()),
         needs: needs(network),
         inputs: Vec::new(),
-        files: STEPS
-            .into_iter()
-            .map(|(path, text)| JobFile { path: path.to_owned(), text: text.to_owned() })
-            .collect(),
+        // Put in when an agent redeems its token: rows stay small, and every job of one program runs the same steps.
+        files: Vec::new(),
         steps: Vec::new(),
         outputs: Vec::new(),
         env: env.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
@@ -98,8 +104,8 @@ pub fn build(config: &FarmConfig, pipeline: &Pipeline, job: &Job, packages: &[Ar
     let mut spec = blank(config, pipeline, &config.use_flavors.build);
     spec.inputs.extend(source_input(pipeline));
     spec.inputs.extend(channel_inputs(packages));
-    let mut args = vec!["--recipe".to_owned(), recipe(pipeline), "--output".to_owned()];
-    args.extend(job.outputs.iter().cloned());
+    let mut args = vec!["--recipe".to_owned(), recipe(pipeline)];
+    args.extend(job.outputs.iter().flat_map(|output| ["--output".to_owned(), output.clone()]));
     args.extend(["--channel", "/in/channel", "--out", "/out/packages"].map(str::to_owned));
     spec.steps.push(step(config, "build", args));
     spec.outputs.push(OutputRule {
@@ -140,9 +146,8 @@ pub fn test(config: &FarmConfig, pipeline: &Pipeline, job: &Job, packages: &[Art
         format!("/in/subject/{}", subject.name),
         "--channel".to_owned(),
         "/in/channel".to_owned(),
-        "--index".to_owned(),
     ];
-    args.extend(selection.indexes.iter().map(u32::to_string));
+    args.extend(selection.indexes.iter().flat_map(|index| ["--index".to_owned(), index.to_string()]));
     spec.steps.push(step(config, "test", args));
     spec.outputs.push(OutputRule {
         folder: String::new(),

@@ -16,6 +16,7 @@ use forgeyard_model::package::{PackageFacts, PackageTest};
 use forgeyard_model::plan::{PipelineFile, PlannedOutput, RenderedPlan};
 use forgeyard_model::{ArtifactId, Digest, EffectId, Explanation, Id, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A *simulated* database: rows by key, with the constraints of the real schema.
@@ -61,7 +62,7 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct Control {
     /// Configuration.
-    pub config: FarmConfig,
+    pub config: Arc<FarmConfig>,
     config_digest: Digest,
     /// State in memory.
     pub farm: Farm,
@@ -82,7 +83,7 @@ pub struct Control {
 impl Control {
     /// A fresh control plane.
     pub fn new(bug: Option<Bug>, rng: &mut Rng) -> Self {
-        let config = build::config();
+        let config = Arc::new(build::config());
         let config_digest = config.digest();
         let mut control = Self {
             config,
@@ -106,14 +107,14 @@ impl Control {
 
     /// Decides without storing, as a control plane that dies in between.
     pub fn decide_only(&mut self, input: Input, rng: &mut Rng) {
-        let config = self.config.clone();
+        let config = Arc::clone(&self.config);
         let ctx = self.ctx(&config, rng.bytes());
         let _ = decide(&mut self.farm, &ctx, input);
     }
 
     /// Decides, stores and answers.
     pub fn give(&mut self, input: Input, rng: &mut Rng) -> Result<Reply, Refusal> {
-        let config = self.config.clone();
+        let config = Arc::clone(&self.config);
         let ctx = self.ctx(&config, rng.bytes());
         let decided = decide(&mut self.farm, &ctx, input)?;
         if let Some(mut commit) = decided.commit {

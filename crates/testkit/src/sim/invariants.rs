@@ -87,10 +87,9 @@ fn hardware_agrees(control: &Control, site: &Site) -> Result<(), String> {
     for (runner, machine) in &site.machines {
         for key in &machine.devices {
             let device = device_id(id, key);
-            let stored = control.store.rows.values().any(|row| {
-                matches!(row, Row::Lease(lease) if lease.runner == *runner
-                    && lease.devices.contains(&device) && lease.state.live())
-            });
+            let row = machine.lease.and_then(|lease| control.store.rows.get(&("lease", lease.to_string())));
+            let stored = matches!(row, Some(Row::Lease(lease)) if lease.runner == *runner
+                && lease.devices.contains(&device) && lease.state.live());
             if !stored {
                 return Err(format!("{runner} uses {key} without a live lease in the store"));
             }

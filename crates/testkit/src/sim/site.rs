@@ -211,6 +211,6 @@ fn host() -> HostFacts {
 }
 
 /// The key of a device as the farm names it.
-pub fn device_id(site: SiteId, key: &str) -> forgeyard_model::DeviceId {
+pub(super) fn device_id(site: SiteId, key: &str) -> forgeyard_model::DeviceId {
     forgeyard_model::DeviceId::derive(site, key)
 }
