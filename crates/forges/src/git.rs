@@ -251,8 +251,11 @@ pub struct GitSource {
 impl GitSource {
     /// Uses this folder, which is made when it is not there.
     pub fn new(cache_dir: impl Into<PathBuf>) -> Self {
+        let cache_dir = cache_dir.into();
         Self {
-            cache_dir: cache_dir.into(),
+            // git runs in the root folder, so a relative path would mean another place to it. Only an empty path has no
+            // absolute form, and that one fails by name when the folder is made.
+            cache_dir: std::path::absolute(&cache_dir).unwrap_or(cache_dir),
             git: Git::new("git"),
             limits: Limits { fetch: Duration::from_secs(600), local: Duration::from_secs(120) },
             locks: Arc::default(),
@@ -417,4 +420,14 @@ impl GitSource {
 /// The name in the cache of a ref of the source.
 fn kept_as(git_ref: &GitRef) -> String {
     format!("refs/forgeyard/{}", Digest::of(git_ref.as_str().as_bytes()).hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_folder_is_the_same_place_for_git_and_for_the_farm() {
+        assert!(GitSource::new("cache").cache_dir.is_absolute());
+    }
 }
