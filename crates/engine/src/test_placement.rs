@@ -106,7 +106,9 @@ fn of_package(facts: &PackageFacts) -> Settled {
     if let Some(found) = names().find(|name| VIRTUAL.contains(name)) {
         return required(format!("depends: `{found}`, so it installs only where a driver is"));
     }
-    if let Some(version) = facts.variant.get("cuda_compiler_version").filter(|version| built_for_cuda(version)) {
+    if let Some(version) =
+        facts.variant.get("cuda_compiler_version").filter(|version| built_for_cuda(version))
+    {
         return required(format!("variant: `cuda_compiler_version` is `{version}`"));
     }
     if let Some(found) = names().find(|name| LIBRARIES.contains(name)) {
@@ -145,12 +147,20 @@ fn speaks_of(text: &str, word: &str) -> bool {
 
 /// `CUDA_VISIBLE_DEVICES=""`, `=-1` and `=` alone make a test run without a device.
 fn hides(word: &str, after: &str) -> bool {
-    word.ends_with("_VISIBLE_DEVICES")
-        && after.trim_start_matches(['"', '\'', ']', ' ']).strip_prefix('=').is_some_and(|value| {
-            let value = value.split(['\n', ';', '&']).next().unwrap_or(value);
-            let value = value.trim_start_matches(' ').split(' ').next().unwrap_or(value);
-            matches!(value.trim_matches(['"', '\'']), "" | "-1")
-        })
+    if !word.ends_with("_VISIBLE_DEVICES") {
+        return false;
+    }
+    let first =
+        |value: &str| value.split([' ', '\t', '\n', ';', '&', ')']).next().unwrap_or_default().to_owned();
+    // A shell allows no space before the sign and takes none after it into the value; Python writes both.
+    let value = match after.strip_prefix('=') {
+        Some(value) => first(value),
+        None => match after.trim_start_matches(['"', '\'', ']', ',', ' ']).strip_prefix('=') {
+            Some(value) => first(value.trim_start_matches(' ')),
+            None => return false,
+        },
+    };
+    matches!(value.trim_matches(['"', '\'']), "" | "-1")
 }
 
 #[cfg(test)]
@@ -242,7 +252,10 @@ mod tests {
         facts.depends.push("__cuda".into());
         assert!(select(&facts, &[])[0].reason.starts_with("depends:"));
         let groups = select(&facts, &[rule(None, None, GpuNeed::None)]);
-        assert_eq!((groups[0].gpu, groups[0].reason.as_str()), (GpuNeed::None, "explicit: rule 1 of the pipeline file"));
+        assert_eq!(
+            (groups[0].gpu, groups[0].reason.as_str()),
+            (GpuNeed::None, "explicit: rule 1 of the pipeline file")
+        );
     }
 
     #[test]
@@ -259,7 +272,10 @@ mod tests {
             [(GpuNeed::None, vec![0, 4]), (GpuNeed::Optional, vec![1]), (GpuNeed::Required, vec![2, 3])]
         );
         assert_eq!(groups[1].reason, "explicit: rule 2 of the pipeline file");
-        assert_eq!(groups[2].reason, "script: test 2 speaks of `clinfo`; script: test 3 speaks of `nvidia-smi`");
+        assert_eq!(
+            groups[2].reason,
+            "script: test 2 speaks of `clinfo`; script: test 3 speaks of `nvidia-smi`"
+        );
     }
 
     #[test]

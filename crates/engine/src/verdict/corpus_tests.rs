@@ -4,9 +4,9 @@
 //! that rules are bent to.
 
 use super::*;
+use forgeyard_model::Timestamp;
 use forgeyard_model::job::JobKind;
 use forgeyard_model::verdict::{ExitFacts, LogLine, StepFacts, Verdict};
-use forgeyard_model::Timestamp;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -20,7 +20,8 @@ fn corpus() -> Option<PathBuf> {
 
 fn facts(kernel_lines: Vec<String>) -> ExitFacts {
     let at = Timestamp::from_micros(0);
-    let step = StepFacts { name: "job".into(), started_at: at, ended_at: at, exit_code: Some(1), signal: None };
+    let step =
+        StepFacts { name: "job".into(), started_at: at, ended_at: at, exit_code: Some(1), signal: None };
     ExitFacts { steps: vec![step], kernel_lines, ..ExitFacts::default() }
 }
 
@@ -28,7 +29,14 @@ fn judge_log(text: &str) -> Verdict {
     let hits = scan(Rules::builtin(), text.lines());
     let tail: Vec<LogLine> = Vec::new();
     let facts = facts(Vec::new());
-    judge(&Ending { facts: &facts, hits: &hits, tail: &tail, job: JobKind::Test, subject: None, wanted_device: false })
+    judge(&Ending {
+        facts: &facts,
+        hits: &hits,
+        tail: &tail,
+        job: JobKind::Test,
+        subject: None,
+        wanted_device: false,
+    })
 }
 
 #[derive(serde::Deserialize)]
@@ -67,22 +75,28 @@ fn verdicts_point_at_the_line_that_a_good_reader_points_at() {
         );
     }
     println!("{agree} agree, {abstain} abstain, {differ} differ, of {}", expected.len());
-    assert!(agree >= 1, "{agree} agree");
+    assert!(agree >= 16 && differ <= 3, "{agree} agree, {differ} differ");
 }
 
 #[test]
 fn kernel_logs_give_their_class() {
     let Some(corpus) = corpus() else { return };
     for (name, class) in [
-        ("memory-dmesg.decode.iso.log", "gpu.illegal-access"),
+        ("memory-dmesg.decode.iso.log", "host.oom"),
         ("nvidia-xid-dmesg-with-xid-119.log", "gpu.gsp"),
         ("nvidia-nccl-dmesg.decode.iso.log", "load.crash-in-lib"),
         ("os-dmesg.decode.iso.log", "host.limits"),
     ] {
         let text = std::fs::read_to_string(corpus.join("dmesg").join(name)).unwrap();
         let facts = facts(text.lines().map(str::to_owned).collect());
-        let ending =
-            Ending { facts: &facts, hits: &[], tail: &[], job: JobKind::Test, subject: None, wanted_device: true };
+        let ending = Ending {
+            facts: &facts,
+            hits: &[],
+            tail: &[],
+            job: JobKind::Test,
+            subject: None,
+            wanted_device: true,
+        };
         let verdict = judge(&ending);
         assert_eq!(verdict.class.as_deref(), Some(class), "{name}: {verdict:?}");
     }

@@ -1,7 +1,7 @@
 //! The decision: exit facts first, then text.
 
 use super::rules::{Rule, Rules};
-use super::scan::{scan, PASSED};
+use super::scan::{PASSED, scan};
 use forgeyard_model::job::{JobKind, Subject};
 use forgeyard_model::resources::Limit;
 use forgeyard_model::verdict::{
@@ -104,11 +104,15 @@ fn substituted(ending: &Ending<'_>) -> Option<Verdict> {
         ),
         // A test that ended early may have installed nothing; a green one must show what it ran on.
         None if !matches!(failed_step(ending.facts), Step::Green) => return None,
-        None => format!("the test ran without `{}` {}: it was not found installed", subject.file_name, subject.digest),
+        None => format!(
+            "the test ran without `{}` {}: it was not found installed",
+            subject.file_name, subject.digest
+        ),
     };
     let mut verdict = plain(ending, Outcome::Failed, Some("artifact.substituted"), cause);
     verdict.blame = Some(Blame::S);
-    verdict.fix = Some("look at the lock of the test's environment: which channel gave the package?".to_owned());
+    verdict.fix =
+        Some("look at the lock of the test's environment: which channel gave the package?".to_owned());
     Some(verdict)
 }
 
@@ -170,7 +174,8 @@ fn limited(ending: &Ending<'_>) -> Option<Verdict> {
 fn out_of_memory(ending: &Ending<'_>, oom: &OomFacts) -> Verdict {
     let victim = oom.victim.as_ref().map_or(String::new(), |name| format!("; the kernel killed `{name}`"));
     let limit = if oom.limit_bytes == 0 { String::new() } else { format!(" of {}", size(oom.limit_bytes)) };
-    let cause = format!("out of memory: the job reached its limit{limit}, peak {}{victim}", size(oom.peak_bytes));
+    let cause =
+        format!("out of memory: the job reached its limit{limit}, peak {}{victim}", size(oom.peak_bytes));
     // The next power of two above what was not enough.
     let next = oom.limit_bytes.max(oom.peak_bytes).max(1 << 20).saturating_add(1).checked_next_power_of_two();
     let mut verdict = plain(ending, Outcome::Failed, Some("host.oom"), cause);
@@ -329,7 +334,8 @@ fn policy(rule: &Rule, hit: &Hit) -> RetryPolicy {
 fn green(ending: &Ending<'_>) -> Verdict {
     let facts = ending.facts;
     if !facts.missing_outputs.is_empty() {
-        let cause = format!("all steps were green, but outputs are missing: {}", facts.missing_outputs.join(", "));
+        let cause =
+            format!("all steps were green, but outputs are missing: {}", facts.missing_outputs.join(", "));
         let mut verdict = plain(ending, Outcome::Failed, Some("build.output-missing"), cause);
         verdict.blame = Some(Blame::U);
         verdict.fix = Some("the build must write its packages to the output folder".to_owned());
@@ -374,6 +380,7 @@ fn unused_device(ending: &Ending<'_>) -> Option<Verdict> {
         verdict.lines = vec![hit.line.clone()];
     }
     verdict.blame = Some(Blame::U);
-    verdict.fix = Some("let the test use the device, or mark it as needing none in `forgeyard.toml`".to_owned());
+    verdict.fix =
+        Some("let the test use the device, or mark it as needing none in `forgeyard.toml`".to_owned());
     Some(verdict)
 }

@@ -7,9 +7,8 @@ use std::sync::LazyLock;
 const LONGEST: usize = 2000;
 
 /// Escape sequences of terminals: colours, cursor movements, titles and hyperlinks.
-static ANSI: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])").ok()
-});
+static ANSI: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])").ok());
 
 /// What loggers put before a line: time stamps of CI systems, the kernel's clock, `dmesg` levels, markers.
 static PREFIX: LazyLock<Option<Regex>> = LazyLock::new(|| {

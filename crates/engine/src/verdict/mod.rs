@@ -23,11 +23,11 @@ mod retry;
 mod rules;
 mod scan;
 
-pub use judge::{judge, Ending};
+pub use judge::{Ending, judge};
 pub use lines::normalise;
-pub use retry::{retry, Backoff};
+pub use retry::{Backoff, retry};
 pub use rules::{Rule, Rules, RulesError};
-pub use scan::{scan, Scanner};
+pub use scan::{Scanner, scan};
 
 #[cfg(test)]
 mod corpus_tests;

@@ -17,7 +17,8 @@ const NO_SPACE: [&str; 2] = ["H07", "C08"];
 static TESTS_PASSED: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r"\b[1-9]\d* passed\b|^Ran [1-9]\d* tests? in |^\[  PASSED  \] [1-9]|100% tests passed").ok()
 });
-static SHARED_MEMORY: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(?i)nccl|/dev/shm|\bshm\b").ok());
+static SHARED_MEMORY: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"(?i)nccl|/dev/shm|\bshm\b").ok());
 
 /// Scans a log that comes line by line. Holds a few lines and at most two hits per rule, whatever the log's length.
 #[derive(Debug)]
@@ -73,7 +74,9 @@ impl<'a> Scanner<'a> {
         }
         let mut hits: Vec<Hit> = Vec::new();
         for (rule, (first, last)) in self.found {
-            hits.extend([Some(first), last].into_iter().flatten().map(|line| Hit { rule: rule.to_owned(), line }));
+            hits.extend(
+                [Some(first), last].into_iter().flatten().map(|line| Hit { rule: rule.to_owned(), line }),
+            );
         }
         hits.extend(self.passed.map(|line| Hit { rule: PASSED.to_owned(), line }));
         hits.sort_by(|a, b| (a.line.number, &a.rule).cmp(&(b.line.number, &b.rule)));
@@ -116,7 +119,8 @@ impl<'a> Scanner<'a> {
 
     fn near_shared_memory(&self, at: usize) -> bool {
         let around = at.saturating_sub(AROUND)..=(at + AROUND).min(self.window.len().saturating_sub(1));
-        let speaks = |(_, text): &(u64, String)| SHARED_MEMORY.as_ref().is_some_and(|regex| regex.is_match(text));
+        let speaks =
+            |(_, text): &(u64, String)| SHARED_MEMORY.as_ref().is_some_and(|regex| regex.is_match(text));
         self.window.range(around).any(speaks)
     }
 

@@ -190,7 +190,8 @@ mod tests {
     /// A minimal 64-bit file: one mapped part, dynamic section at `dynamic`, strings at `strings`.
     fn file(dynamic: u64, strings: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        let mut put = |at: u64, part: &[u8]| bytes[at as usize..at as usize + part.len()].copy_from_slice(part);
+        let mut put =
+            |at: u64, part: &[u8]| bytes[at as usize..at as usize + part.len()].copy_from_slice(part);
         put(0, b"\x7fELF\x02\x01\x01");
         put(32, &64u64.to_le_bytes());
         put(54, &56u16.to_le_bytes());
@@ -222,8 +223,16 @@ mod tests {
         let big = (HEAD + (2 << 20)) as usize;
         assert_eq!(names(&file(256, 512, 1024)), both());
         assert_eq!(names(&file(HEAD + 4096, 512, big)), both(), "dynamic section behind the held part");
-        assert_eq!(names(&file(HEAD + 4096, HEAD + 65536, big)), both(), "strings behind the dynamic section");
-        assert_eq!(names(&file(HEAD - 32, 512, big)), both(), "dynamic section across the end of the held part");
+        assert_eq!(
+            names(&file(HEAD + 4096, HEAD + 65536, big)),
+            both(),
+            "strings behind the dynamic section"
+        );
+        assert_eq!(
+            names(&file(HEAD - 32, 512, big)),
+            both(),
+            "dynamic section across the end of the held part"
+        );
         assert_eq!(names(&file(HEAD + 65536, HEAD + 4096, big)), Found::Unread, "strings have passed");
     }
 
