@@ -1,6 +1,8 @@
 //! Reading packages: a real one, built by the conda build engine (`fixtures/conda/make.py`), and hostile ones that
 //! are made here.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are no test functions")]
+
 use forgeyard_formats::conda::{Limits, Package, PackageError, Repodata, read_package, record};
 use forgeyard_model::Digest;
 use proptest::prelude::*;
@@ -19,7 +21,7 @@ enum Item<'a> {
     Symlink(&'a str, &'a str),
     Hardlink(&'a str, &'a str),
     Device(&'a str),
-    Raw(tar::Header, Vec<u8>),
+    Raw(Box<tar::Header>, Vec<u8>),
 }
 
 fn tar(items: &[Item<'_>]) -> Vec<u8> {
@@ -186,7 +188,7 @@ fn what_reaches_outside_is_refused() {
         header.set_entry_type(kind);
         header.set_size(size);
         header.set_cksum();
-        header
+        Box::new(header)
     };
     let cases: Vec<(&str, Vec<Item<'_>>)> = vec![
         ("leads upwards", vec![Item::File("../x", b"")]),
