@@ -11,6 +11,8 @@ use std::sync::LazyLock;
 const AROUND: usize = 3;
 /// Id of the mark that tests did pass; no rule of the data.
 pub(super) const PASSED: &str = "passed";
+/// The rule for device errors of the kernel that have no rule of their own.
+const ANY_XID: &str = "X00";
 /// `No space left on device`, and what it is when shared memory is meant.
 const NO_SPACE: [&str; 2] = ["H07", "C08"];
 
@@ -100,6 +102,10 @@ impl<'a> Scanner<'a> {
         let mut ids: Vec<&'a str> = self.rules.matching(text).map(|rule| rule.id.as_str()).collect();
         if ids.is_empty() {
             return;
+        }
+        // The rule for any other Xid number says nothing beside the rule for this one.
+        if ids.len() > 1 {
+            ids.retain(|id| *id != ANY_XID);
         }
         if let Some(place) = ids.iter().position(|id| *id == NO_SPACE[0])
             && self.near_shared_memory(at)

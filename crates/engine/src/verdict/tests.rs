@@ -243,7 +243,8 @@ fn line_that_follows_another_failure_never_decides_alone() {
         kernel_lines: numbers.iter().map(|n| format!("NVRM: Xid (PCI:0000:9b:00): {n}, pid=1")).collect(),
         ..ended(1)
     };
-    assert_eq!(judge_test(&lines(&[45, 63]), "", true).rule.as_deref(), Some("X00"));
+    assert_eq!(judge_test(&lines(&[45, 63, 154]), "", true).class, None);
+    assert_eq!(class(&judge_test(&lines(&[110]), "", true)), "gpu.xid-other");
     assert_eq!(class(&judge_test(&lines(&[45, 79]), "", true)), "gpu.fell-off");
 }
 
