@@ -12,8 +12,8 @@
 //! without unknown fields. A statement that verifies has been written by [`sign`] with that key, byte for byte.
 
 use crate::canonical;
-use base64::engine::general_purpose::STANDARD;
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use forgeyard_model::resources::DeviceKind;
 use forgeyard_model::verdict::Outcome;
@@ -236,7 +236,8 @@ fn pre_authentication(payload: &[u8]) -> Vec<u8> {
 pub fn sign(key: &SigningKey, statement: &Statement) -> Result<Vec<u8>, StatementError> {
     check(statement)?;
     let json = |what| move |error| StatementError::Json { what, error };
-    let payload = canonical::to_bytes(&wire(statement).map_err(json("statement"))?).map_err(json("statement"))?;
+    let payload =
+        canonical::to_bytes(&wire(statement).map_err(json("statement"))?).map_err(json("statement"))?;
     let signature = key.sign(&pre_authentication(&payload));
     let envelope = WireEnvelope {
         payload: STANDARD.encode(&payload),
@@ -279,7 +280,8 @@ pub fn verify(key: &VerifyingKey, envelope: &[u8]) -> Result<Statement, Statemen
     let parsed: WireStatement = serde_json::from_slice(&payload).map_err(json("statement"))?;
     let statement = unwire(parsed)?;
     check(&statement)?;
-    let again = canonical::to_bytes(&wire(&statement).map_err(json("statement"))?).map_err(json("statement"))?;
+    let again =
+        canonical::to_bytes(&wire(&statement).map_err(json("statement"))?).map_err(json("statement"))?;
     if again != payload {
         return Err(StatementError::Statement("it is not in canonical form".to_owned()));
     }

@@ -1,7 +1,9 @@
 //! Reading packages: a real one, built by the conda build engine (`fixtures/conda/make.py`), and hostile ones that
 //! are made here.
 
-use forgeyard_formats::conda::{read_package, record, Limits, Package, PackageError, Repodata};
+#![allow(clippy::unwrap_used, reason = "helpers of tests are no test functions")]
+
+use forgeyard_formats::conda::{Limits, Package, PackageError, Repodata, read_package, record};
 use forgeyard_model::Digest;
 use proptest::prelude::*;
 use std::io::{Cursor, Write};
@@ -19,7 +21,7 @@ enum Item<'a> {
     Symlink(&'a str, &'a str),
     Hardlink(&'a str, &'a str),
     Device(&'a str),
-    Raw(tar::Header, Vec<u8>),
+    Raw(Box<tar::Header>, Vec<u8>),
 }
 
 fn tar(items: &[Item<'_>]) -> Vec<u8> {
@@ -78,7 +80,11 @@ fn zst(bytes: &[u8]) -> Vec<u8> {
 fn package(paths: &str, payload: &[Item<'_>]) -> Vec<u8> {
     let info =
         zst(&tar(&[Item::File("info/index.json", INDEX), Item::File("info/paths.json", paths.as_bytes())]));
-    zip(&[("metadata.json", FORMAT), ("info-p-1-0.tar.zst", &info), ("pkg-p-1-0.tar.zst", &zst(&tar(payload)))])
+    zip(&[
+        ("metadata.json", FORMAT),
+        ("info-p-1-0.tar.zst", &info),
+        ("pkg-p-1-0.tar.zst", &zst(&tar(payload))),
+    ])
 }
 
 const NO_PATHS: &str = r#"{"paths":[],"paths_version":1}"#;
@@ -130,7 +136,10 @@ fn record_and_index_of_the_real_package_are_canonical() {
     let bytes = index.to_bytes();
     assert_eq!(zstd::decode_all(index.to_zst().unwrap().as_slice()).unwrap(), bytes);
     let text = String::from_utf8(bytes).unwrap();
-    assert!(text.starts_with(r#"{"info":{"subdir":"linux-64"},"packages":{},"packages.conda":{"fy-tiny-"#), "{text}");
+    assert!(
+        text.starts_with(r#"{"info":{"subdir":"linux-64"},"packages":{},"packages.conda":{"fy-tiny-"#),
+        "{text}"
+    );
     assert!(text.ends_with("\"removed\":[],\"repodata_version\":1}\n"), "{text}");
 
     let mut other = record.clone();
@@ -145,7 +154,10 @@ fn file_named_differently_than_its_metadata_is_refused() {
     let error = read("fy-tiny-1.0.3-h150845f_4.conda", REAL).unwrap_err().to_string();
     assert!(error.contains("unexpected member"), "{error}");
     // Members named to fit, metadata of another version.
-    let info = zst(&tar(&[Item::File("info/index.json", INDEX), Item::File("info/paths.json", NO_PATHS.as_bytes())]));
+    let info = zst(&tar(&[
+        Item::File("info/index.json", INDEX),
+        Item::File("info/paths.json", NO_PATHS.as_bytes()),
+    ]));
     let bytes = zip(&[
         ("metadata.json", FORMAT),
         ("info-p-2-0.tar.zst", &info),
@@ -176,7 +188,7 @@ fn what_reaches_outside_is_refused() {
         header.set_entry_type(kind);
         header.set_size(size);
         header.set_cksum();
-        header
+        Box::new(header)
     };
     let cases: Vec<(&str, Vec<Item<'_>>)> = vec![
         ("leads upwards", vec![Item::File("../x", b"")]),
@@ -194,8 +206,14 @@ fn what_reaches_outside_is_refused() {
         ("stands twice", vec![Item::File("a", b"1"), Item::File("./a", b"2")]),
         ("are not allowed", vec![Item::Device("a")]),
         ("stands in the payload", vec![Item::File("info/x", b"{}")]),
-        ("leads upwards", vec![Item::Raw(long(tar::EntryType::GNULongName, 4), b"../x".to_vec()), Item::File("a", b"")]),
-        ("extension header has", vec![Item::Raw(long(tar::EntryType::GNULongName, 1 << 20), vec![b'a'; 1 << 20])]),
+        (
+            "leads upwards",
+            vec![Item::Raw(long(tar::EntryType::GNULongName, 4), b"../x".to_vec()), Item::File("a", b"")],
+        ),
+        (
+            "extension header has",
+            vec![Item::Raw(long(tar::EntryType::GNULongName, 1 << 20), vec![b'a'; 1 << 20])],
+        ),
         ("global extension", vec![Item::Raw(long(tar::EntryType::XGlobalHeader, 0), vec![])]),
         ("its size stands", vec![Item::Raw(long(tar::EntryType::XHeader, 12), b"12 size=999\n".to_vec())]),
     ];
@@ -223,13 +241,20 @@ fn path_list_that_leads_outside_is_refused() {
 
 #[test]
 fn archive_of_another_layout_is_refused() {
-    let info = zst(&tar(&[Item::File("info/index.json", INDEX), Item::File("info/paths.json", NO_PATHS.as_bytes())]));
+    let info = zst(&tar(&[
+        Item::File("info/index.json", INDEX),
+        Item::File("info/paths.json", NO_PATHS.as_bytes()),
+    ]));
     let pkg = zst(&tar(&[Item::File("a", b"x")]));
-    let base = [("metadata.json", FORMAT), ("info-p-1-0.tar.zst", &info[..]), ("pkg-p-1-0.tar.zst", &pkg[..])];
+    let base =
+        [("metadata.json", FORMAT), ("info-p-1-0.tar.zst", &info[..]), ("pkg-p-1-0.tar.zst", &pkg[..])];
     let error = |members: &[(&str, &[u8])]| read("p-1-0.conda", &zip(members)).unwrap_err().to_string();
     assert!(error(&base[..2]).contains("`pkg-p-1-0.tar.zst` is missing"));
     assert!(error(&[base[0], base[1], base[2], ("x", b"")]).contains("unexpected member `x`"));
-    assert!(error(&[("metadata.json", br#"{"conda_pkg_format_version":1}"#), base[1], base[2]]).contains("is not 2"));
+    assert!(
+        error(&[("metadata.json", br#"{"conda_pkg_format_version":1}"#), base[1], base[2]])
+            .contains("is not 2")
+    );
 
     // Two members of one name: readers disagree on which one counts.
     let mut bytes = zip(&[base[0], base[1], base[2], ("info-p-1-1.tar.zst", &pkg)]);
@@ -292,8 +317,11 @@ fn test_list_with_alias_bomb_is_refused() {
         Item::File("info/paths.json", NO_PATHS.as_bytes()),
         Item::File("info/tests/tests.yaml", list.as_bytes()),
     ]));
-    let bytes =
-        zip(&[("metadata.json", FORMAT), ("info-p-1-0.tar.zst", &info), ("pkg-p-1-0.tar.zst", &zst(&tar(&[])))]);
+    let bytes = zip(&[
+        ("metadata.json", FORMAT),
+        ("info-p-1-0.tar.zst", &info),
+        ("pkg-p-1-0.tar.zst", &zst(&tar(&[]))),
+    ]);
     let error = read("p-1-0.conda", &bytes).unwrap_err().to_string();
     assert!(error.contains("tests.yaml"), "{error}");
 }
@@ -306,8 +334,11 @@ fn tests_of_older_engines_are_read_as_one() {
         Item::File("info/test/run_test.sh", b"nvidia-smi\n"),
         Item::File("info/test/run_test.py", b"import p\n"),
     ]));
-    let bytes =
-        zip(&[("metadata.json", FORMAT), ("info-p-1-0.tar.zst", &info), ("pkg-p-1-0.tar.zst", &zst(&tar(&[])))]);
+    let bytes = zip(&[
+        ("metadata.json", FORMAT),
+        ("info-p-1-0.tar.zst", &info),
+        ("pkg-p-1-0.tar.zst", &zst(&tar(&[]))),
+    ]);
     let facts = read("p-1-0.conda", &bytes).unwrap().facts;
     assert_eq!(facts.tests.len(), 1);
     assert_eq!((facts.tests[0].kind.as_str(), facts.tests[0].index), ("legacy", 0));

@@ -127,7 +127,8 @@ impl<R: Read + Seek> Opened<R> {
         let mut text = Vec::new();
         let member = self.zip.by_name("metadata.json").map_err(|error| what(error.to_string()))?;
         member.take(64 << 10).read_to_end(&mut text).map_err(|error| what(error.to_string()))?;
-        let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| what(error.to_string()))?;
+        let json: serde_json::Value =
+            serde_json::from_slice(&text).map_err(|error| what(error.to_string()))?;
         match json.get("conda_pkg_format_version").and_then(serde_json::Value::as_u64) {
             Some(2) => Ok(()),
             _ => Err(what("`conda_pkg_format_version` is not 2".into())),
@@ -193,7 +194,8 @@ fn walk<R: Read>(
     for entry in tar.entries().map_err(broken)?.raw(true) {
         let mut entry = entry.map_err(broken)?;
         let shown = String::from_utf8_lossy(&entry.header().path_bytes()).into_owned();
-        let refuse = |what: String| PackageError::Entry { member: member.to_owned(), entry: cut(&shown), what };
+        let refuse =
+            |what: String| PackageError::Entry { member: member.to_owned(), entry: cut(&shown), what };
         let kind = entry.header().entry_type();
         let size = entry.header().entry_size().map_err(broken)?;
         if kind.is_gnu_longname() || kind.is_gnu_longlink() || kind.is_pax_local_extensions() {
@@ -203,7 +205,9 @@ fn walk<R: Read>(
             let mut bytes = Vec::new();
             entry.read_to_end(&mut bytes).map_err(broken)?;
             if kind.is_pax_local_extensions() {
-                for (key, value) in pax(&bytes).ok_or_else(|| refuse("its extension header is broken".into()))? {
+                for (key, value) in
+                    pax(&bytes).ok_or_else(|| refuse("its extension header is broken".into()))?
+                {
                     match key.as_str() {
                         "path" => long_path = Some(value),
                         "linkpath" => long_link = Some(value),
@@ -216,7 +220,8 @@ fn walk<R: Read>(
                 while bytes.last() == Some(&0) {
                     bytes.pop();
                 }
-                let text = String::from_utf8(bytes).map_err(|_| refuse("its long name is not UTF-8".into()))?;
+                let text =
+                    String::from_utf8(bytes).map_err(|_| refuse("its long name is not UTF-8".into()))?;
                 if kind.is_gnu_longname() {
                     long_path = Some(text);
                 } else {
@@ -293,7 +298,9 @@ mod tests {
     fn pax_records_are_read_and_nonsense_is_refused() {
         let records = pax(b"16 path=a/b/c/d\n13 mtime=1.5\n").unwrap();
         assert_eq!(records, [("path".into(), "a/b/c/d".into()), ("mtime".into(), "1.5".into())]);
-        for bad in [&b"99 path=x\n"[..], b"path=x\n", b"0 path=x\n", b"8 path=x", b"18446744073709551616 a=b\n"] {
+        for bad in
+            [&b"99 path=x\n"[..], b"path=x\n", b"0 path=x\n", b"8 path=x", b"18446744073709551616 a=b\n"]
+        {
             assert_eq!(pax(bad), None, "{bad:?}");
         }
     }

@@ -1,15 +1,17 @@
 //! Shared libraries that an ELF file asks for (`DT_NEEDED`), read from a stream in one pass.
 //!
-//! The file is never held whole: the first 8 MiB are (program headers and, as linkers lay it out, the string table),
+//! Only the first 128 MiB of a file are held (program headers and, as linkers lay it out, the string table),
 //! then the stream is skipped to the dynamic section and, where the string table stands behind it (files that were
 //! changed after linking), on to that. A file laid out in another way gives [`Found::Unread`], never a wrong answer.
 
 use std::io::{self, Read};
 
-/// Bytes held from the beginning of a file.
-const HEAD: u64 = 8 << 20;
-/// Largest dynamic section and largest part of a string table that are read.
-const WINDOW: u64 = 1 << 20;
+/// Bytes held from the beginning of a file. The string table of a library with many long C++ names has tens of MiB.
+const HEAD: u64 = 128 << 20;
+/// Largest dynamic section, and largest part of a string table, that are read beyond the held part.
+const WINDOW: u64 = 16 << 20;
+/// Longest name of a library, with its closing zero.
+const NAME: u64 = 256;
 
 /// What a file gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +29,17 @@ pub(super) enum Found {
 /// # Errors
 /// Only errors of the stream; what makes no sense gives [`Found::Unread`].
 pub(super) fn needed(stream: &mut dyn Read) -> io::Result<Found> {
+    needed_holding(stream, HEAD)
+}
+
+fn needed_holding(stream: &mut dyn Read, most: u64) -> io::Result<Found> {
     let mut head = Vec::new();
     Read::take(&mut *stream, 64).read_to_end(&mut head)?;
     if head.get(..4) != Some(b"\x7fELF") {
         return Ok(Found::None);
     }
-    Read::take(&mut *stream, HEAD - head.len() as u64).read_to_end(&mut head)?;
-    let mut source = Source { at: head.len() as u64, head, stream };
+    Read::take(&mut *stream, most.saturating_sub(head.len() as u64)).read_to_end(&mut head)?;
+    let mut source = Source { at: head.len() as u64, head, stream, most };
     Ok(match read(&mut source)? {
         Some(None) => Found::None,
         Some(Some(names)) => Found::Needed(names),
@@ -47,6 +53,8 @@ struct Source<'a> {
     stream: &'a mut dyn Read,
     /// Position of the stream.
     at: u64,
+    /// How much of it is held at most.
+    most: u64,
 }
 
 impl Source<'_> {
@@ -120,21 +128,33 @@ fn read(source: &mut Source<'_>) -> io::Result<Option<Option<Vec<String>>>> {
         loads.iter().find(inside).and_then(|load| load.offset.checked_add(address - load.address))
     });
     let Some(place) = place.and_then(|place| place.checked_add(first)) else { return Ok(None) };
-    // The last name may be up to 255 bytes long, with its closing zero.
-    let length = (last - first).saturating_add(256);
-    if length > WINDOW || names.len() > 4096 {
+    if names.len() > 4096 {
         return Ok(None);
     }
+    let spread = (last - first).saturating_add(NAME);
     let held = source.head.len() as u64;
-    let length = if place < held && source.at != held { length.min(held - place) } else { length };
-    let Some(bytes) = source.window(place, length)? else { return Ok(None) };
+    // Either the file ends inside the held part, or the names do.
+    let whole = source.at == held && held < source.most;
+    if place.checked_add(spread).is_some_and(|end| end <= held) || whole {
+        let rest = usize::try_from(place).ok().and_then(|place| source.head.get(place..));
+        return Ok(rest.and_then(|strings| texts(&names, first, strings)).map(Some));
+    }
+    if spread > WINDOW {
+        return Ok(None);
+    }
+    let Some(bytes) = source.window(place, spread)? else { return Ok(None) };
+    Ok(texts(&names, first, &bytes).map(Some))
+}
+
+/// The texts at these places, counted from `first`, the place of the first of `strings`.
+fn texts(names: &[u64], first: u64, strings: &[u8]) -> Option<Vec<String>> {
     let text = |name: &u64| {
-        let rest = bytes.get((name - first) as usize..)?;
-        let end = rest.iter().position(|byte| *byte == 0)?;
+        let rest = strings.get(usize::try_from(name - first).ok()?..)?;
+        let end = rest.iter().take(NAME as usize).position(|byte| *byte == 0)?;
         let text = std::str::from_utf8(&rest[..end]).ok()?;
         (!text.is_empty() && text.chars().all(|c| !c.is_control())).then(|| text.to_owned())
     };
-    Ok(names.iter().map(text).collect::<Option<Vec<_>>>().map(Some))
+    names.iter().map(text).collect()
 }
 
 /// A part of the file that is mapped at an address.
@@ -190,7 +210,8 @@ mod tests {
     /// A minimal 64-bit file: one mapped part, dynamic section at `dynamic`, strings at `strings`.
     fn file(dynamic: u64, strings: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        let mut put = |at: u64, part: &[u8]| bytes[at as usize..at as usize + part.len()].copy_from_slice(part);
+        let mut put =
+            |at: u64, part: &[u8]| bytes[at as usize..at as usize + part.len()].copy_from_slice(part);
         put(0, b"\x7fELF\x02\x01\x01");
         put(32, &64u64.to_le_bytes());
         put(54, &56u16.to_le_bytes());
@@ -209,8 +230,11 @@ mod tests {
         bytes
     }
 
+    /// Held in these tests, so that files stay small.
+    const HELD: u64 = 1 << 20;
+
     fn names(bytes: &[u8]) -> Found {
-        needed(&mut &bytes[..]).unwrap()
+        needed_holding(&mut &bytes[..], HELD).unwrap()
     }
 
     fn both() -> Found {
@@ -219,12 +243,20 @@ mod tests {
 
     #[test]
     fn needed_libraries_are_read_wherever_the_tables_stand() {
-        let big = (HEAD + (2 << 20)) as usize;
+        let big = (HELD + (2 << 20)) as usize;
         assert_eq!(names(&file(256, 512, 1024)), both());
-        assert_eq!(names(&file(HEAD + 4096, 512, big)), both(), "dynamic section behind the held part");
-        assert_eq!(names(&file(HEAD + 4096, HEAD + 65536, big)), both(), "strings behind the dynamic section");
-        assert_eq!(names(&file(HEAD - 32, 512, big)), both(), "dynamic section across the end of the held part");
-        assert_eq!(names(&file(HEAD + 65536, HEAD + 4096, big)), Found::Unread, "strings have passed");
+        assert_eq!(names(&file(HELD + 4096, 512, big)), both(), "dynamic section behind the held part");
+        assert_eq!(
+            names(&file(HELD + 4096, HELD + 65536, big)),
+            both(),
+            "strings behind the dynamic section"
+        );
+        assert_eq!(
+            names(&file(HELD - 32, 512, big)),
+            both(),
+            "dynamic section across the end of the held part"
+        );
+        assert_eq!(names(&file(HELD + 65536, HELD + 4096, big)), Found::Unread, "strings have passed");
     }
 
     #[test]

@@ -13,8 +13,8 @@ mod package;
 mod repodata;
 
 pub use archive::Limits;
-pub use package::{read_package, Package};
-pub use repodata::{record, Repodata, RepodataError};
+pub use package::{Package, read_package};
+pub use repodata::{Repodata, RepodataError, record};
 
 /// Why a package is refused.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! What the farm reads from one package.
 
-use super::archive::{cut, Entry, Kind, Limits, Opened};
-use super::{elf, links, PackageError};
-use forgeyard_model::package::{PackageFacts, PackageTest};
+use super::archive::{Entry, Kind, Limits, Opened, cut};
+use super::{PackageError, elf, links};
 use forgeyard_model::Digest;
+use forgeyard_model::package::{PackageFacts, PackageTest};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek};
@@ -39,7 +39,8 @@ pub fn read_package(
 ) -> Result<Package, PackageError> {
     let mut opened = Opened::open(file_name, reader)?;
     opened.check_format()?;
-    let mut tree = Tree { entries: BTreeMap::new(), links: BTreeMap::new(), most: limits.entries, name_bytes: 0 };
+    let mut tree =
+        Tree { entries: BTreeMap::new(), links: BTreeMap::new(), most: limits.entries, name_bytes: 0 };
     let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
 
     let info = format!("info-{}.tar.zst", opened.stem());
@@ -94,7 +95,11 @@ pub fn read_package(
 fn wanted(path: &str) -> bool {
     matches!(
         path,
-        "info/index.json" | "info/about.json" | "info/paths.json" | "info/hash_input.json" | "info/tests/tests.yaml"
+        "info/index.json"
+            | "info/about.json"
+            | "info/paths.json"
+            | "info/hash_input.json"
+            | "info/tests/tests.yaml"
     ) || path.strip_prefix("info/test/").is_some_and(|name| !name.contains('/'))
 }
 
@@ -128,7 +133,8 @@ impl Tree {
                 self.links.insert(path.clone(), target.clone());
             }
             Kind::Hardlink(target) => {
-                let target = links::clean(target).map_err(|_| refuse("the hard link leads out of the package"))?;
+                let target =
+                    links::clean(target).map_err(|_| refuse("the hard link leads out of the package"))?;
                 if !matches!(self.entries.get(&target), Some(Kind::File(_))) {
                     return Err(refuse("the hard link leads to no file before it"));
                 }
@@ -170,7 +176,8 @@ impl Tree {
         let name = "info/paths.json";
         let wrong = |what: String| PackageError::Metadata { file: name.to_owned(), what };
         let json = json(files, name)?.ok_or_else(|| wrong("it is missing".into()))?;
-        let paths = json.get("paths").and_then(Value::as_array).ok_or_else(|| wrong("it has no list".into()))?;
+        let paths =
+            json.get("paths").and_then(Value::as_array).ok_or_else(|| wrong("it has no list".into()))?;
         let mut seen = BTreeSet::new();
         for entry in paths {
             let text = entry.get("_path").and_then(Value::as_str);
@@ -198,7 +205,8 @@ impl Tree {
 }
 
 fn json(files: &BTreeMap<String, Vec<u8>>, name: &str) -> Result<Option<Value>, PackageError> {
-    let wrong = |error: serde_json::Error| PackageError::Metadata { file: name.into(), what: error.to_string() };
+    let wrong =
+        |error: serde_json::Error| PackageError::Metadata { file: name.into(), what: error.to_string() };
     files.get(name).map(|bytes| serde_json::from_slice(bytes)).transpose().map_err(wrong)
 }
 
@@ -283,7 +291,8 @@ fn tests(files: &BTreeMap<String, Vec<u8>>) -> Result<(Vec<PackageTest>, Option<
     let legacy: Vec<_> = files.iter().filter(|(name, _)| name.starts_with("info/test/")).collect();
     if !legacy.is_empty() {
         let index = u32::try_from(tests.len()).unwrap_or(u32::MAX);
-        let text = legacy.iter().map(|(_, bytes)| String::from_utf8_lossy(bytes)).collect::<Vec<_>>().join("\n");
+        let text =
+            legacy.iter().map(|(_, bytes)| String::from_utf8_lossy(bytes)).collect::<Vec<_>>().join("\n");
         tests.push(PackageTest { index, kind: LEGACY.to_owned(), text });
         let lines = legacy.iter().map(|(name, bytes)| format!("{} {name}\n", Digest::of(bytes).hex()));
         digests.push(Digest::of(lines.collect::<String>().as_bytes()));

@@ -6,14 +6,29 @@
 use super::Package;
 use crate::canonical::sorted;
 use forgeyard_model::Digest;
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Keys of `info/index.json` that belong into a record.
 const KEYS: [&str; 18] = [
-    "arch", "build", "build_number", "constrains", "depends", "extra_depends", "features", "flags", "license",
-    "license_family", "name", "noarch", "platform", "purls", "python_site_packages_path", "timestamp",
-    "track_features", "version",
+    "arch",
+    "build",
+    "build_number",
+    "constrains",
+    "depends",
+    "extra_depends",
+    "features",
+    "flags",
+    "license",
+    "license_family",
+    "name",
+    "noarch",
+    "platform",
+    "purls",
+    "python_site_packages_path",
+    "timestamp",
+    "track_features",
+    "version",
 ];
 
 /// Why an index could not be made.

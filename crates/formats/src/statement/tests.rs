@@ -141,7 +141,10 @@ fn signed_nonsense_is_refused() {
         ("unknown predicate", change("/predicateType", "https://slsa.dev/provenance/v1".into())),
         ("two subjects", change("/subject", serde_json::json!([subject, subject]))),
         ("no subject", change("/subject", serde_json::json!([]))),
-        ("two digests", change("/subject/0/digest", serde_json::json!({"sha256": "0".repeat(64), "md5": "0"}))),
+        (
+            "two digests",
+            change("/subject/0/digest", serde_json::json!({"sha256": "0".repeat(64), "md5": "0"})),
+        ),
         ("path as name", change("/subject/0/name", "../x.conda".into())),
         ("simulated device called real", change("/predicate/device/simulated", false.into())),
         ("indexes twice", change("/predicate/testIndexes", serde_json::json!([1, 1]))),
