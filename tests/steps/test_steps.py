@@ -63,7 +63,7 @@ class Case(unittest.TestCase):
         (package,) = out.glob(f"*/{output}-*.conda")
         return package
 
-    def tested(self, package, *arguments):
+    def run_tests_of(self, package, *arguments):
         return self.step(
             "test", "--package", package, "--channel", self.folder / "none", "--work", self.folder / "test",
             "--prefix", self.folder / "prefix", "--lock", self.folder / "lock.json", *arguments,
@@ -200,7 +200,7 @@ tests:
 
     def test_lock_and_records_tell_the_digest_of_what_was_tested(self):
         package = self.probe()
-        result = self.tested(package, "--index", 0)
+        result = self.run_tests_of(package, "--index", 0)
         self.ended(result, 0)
         self.assertIn("here is 1", result.stdout)
         digest = hashlib.sha256(package.read_bytes()).hexdigest()
@@ -212,32 +212,32 @@ tests:
 
     def test_test_that_rewrites_its_own_records_changes_nothing(self):
         package = self.probe()
-        self.ended(self.tested(package, "--index", 1), 0)
+        self.ended(self.run_tests_of(package, "--index", 1), 0)
         (record,) = (self.folder / "prefix" / "conda-meta").glob("*.json")
         record = json.loads(record.read_text(encoding="utf-8"))
         self.assertEqual(record["sha256"], hashlib.sha256(package.read_bytes()).hexdigest())
 
     def test_each_test_gets_a_fresh_environment(self):
-        self.ended(self.tested(self.probe(), "--index", 1, "--index", 0), 0)
+        self.ended(self.run_tests_of(self.probe(), "--index", 1, "--index", 0), 0)
 
     def test_failing_test_is_named_and_the_others_run(self):
-        result = self.tested(self.probe(), "--index", 2, "--index", 0)
+        result = self.run_tests_of(self.probe(), "--index", 2, "--index", 0)
         self.ended(result, 1, "probe-1", "test 2: Script failed with status 5")
         self.assertIn("test 0: passed", result.stdout)
         self.assertTrue((self.folder / "lock.json").exists())
 
     def test_index_that_the_package_lacks_is_refused(self):
-        self.ended(self.tested(self.probe(), "--index", 3), 2, "no test 3; it has 3")
+        self.ended(self.run_tests_of(self.probe(), "--index", 3), 2, "no test 3; it has 3")
 
     def test_file_that_is_no_package_is_refused(self):
         for name in ("broken-1-0.conda", "broken-1-0.tar.bz2", "broken.txt"):
             with self.subTest(name):
                 path = self.folder / name
                 path.write_bytes(b"PK\x03\x04 not really")
-                self.ended(self.tested(path), 2, name)
+                self.ended(self.run_tests_of(path), 2, name)
 
     def test_absent_package_is_refused(self):
-        self.ended(self.tested("nowhere.conda"), 2, "no package at nowhere.conda")
+        self.ended(self.run_tests_of("nowhere.conda"), 2, "no package at nowhere.conda")
 
 
 if __name__ == "__main__":
