@@ -123,7 +123,7 @@ pub fn page(shell: &Shell, tab: Tab, title: &str, body: &Markup) -> Markup {
     });
     html! {
         (DOCTYPE)
-        html lang="en" data-theme=[theme] {
+        html lang="en" data-theme=[theme] data-now=(shell.now.as_micros() / 1000) {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
