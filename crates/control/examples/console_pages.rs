@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shell = Shell { theme, ..farm::shell(Some(Role::Admin)) };
     let stranger = Shell { theme, alarms: 0, ..farm::shell(None) };
     for (name, html) in pages(&shell, &stranger) {
-        // Opened as files, pages find their assets beside them.
-        let html = html.replace("=\"/assets/", "=\"assets/");
+        // Opened as files, pages find their assets beside them, and there is nobody to stream from.
+        let html = html.replace("=\"/assets/", "=\"assets/").replace(" data-live=", " data-still=");
         std::fs::write(folder.join(format!("{name}.html")), html)?;
         println!("{name}");
     }

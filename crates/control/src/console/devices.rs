@@ -61,8 +61,7 @@ fn card(shell: &Shell, view: &DevicesView, device: &Device, names: &Names) -> Ma
         section.card.device.(word.tone.class()) {
             div.title-row { h2 { (facts.model) } (word.badge()) }
             p.kind {
-                (facts.kind.label())
-                @if facts.kind.simulated() { " " span.simulated { "simulated GPU" } }
+                @if facts.kind.simulated() { span.simulated { (facts.kind.label()) } } @else { (facts.kind.label()) }
             }
             (holder(shell, view, device))
             (blocks::facts(&[
@@ -106,7 +105,7 @@ fn holder(shell: &Shell, view: &DevicesView, device: &Device) -> Markup {
                         " · lease " (tone::lease(row.state).text)
                     }
                     @if matches!(row.state, LeaseState::Held | LeaseState::Releasing | LeaseState::Claimed) && shell.may(Role::Operator) {
-                        details.reason {
+                        details {
                             summary { "The host is gone for good" }
                             p.quiet-text { "A lease never ends by time alone. Write it off only when the host will not come back with the job still on it." }
                             (blocks::action(shell, Role::Operator, &routes::lease_write_off(row.id), "Write the lease off", ButtonKind::Danger, &[]))

@@ -3,7 +3,8 @@
 use super::blocks::{self, Pager};
 use super::shell::{Shell, Tab, page};
 use super::{routes, tone, words};
-use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::ChannelName;
+use forgeyard_model::pipeline::{Pipeline, PipelineState};
 use maud::{Markup, html};
 
 /// Which pipelines are listed.
@@ -112,15 +113,19 @@ fn line(shell: &Shell, row: &Pipeline) -> Markup {
             td data-label="Trigger" {
                 (words::trigger(&row.event))
                 @if let Some(reason) = &row.not_promoted { div.sub { "not promoted: " (reason.code) } }
-                @if let Some(channel) = &row.channel { @if row.not_promoted.is_none() {
-                    div.sub { "channel " (channel) }
-                } }
+                @if let Some(channel) = promoted(row) { div.sub { "promoted to " (channel) } }
             }
             td data-label="Lane" { (words::lane(row.lane)) }
             td data-label="Started" { (words::when(shell.now, row.created_at)) }
             td.num data-label="Duration" { (words::span(row.created_at, row.ended_at, shell.now)) }
         }
     }
+}
+
+/// The channel that the packages of a pipeline have reached.
+fn promoted(row: &Pipeline) -> Option<&ChannelName> {
+    let reached = matches!(row.state, PipelineState::Environment | PipelineState::Succeeded);
+    row.channel.as_ref().filter(|_| reached && row.not_promoted.is_none())
 }
 
 fn first_steps(shell: &Shell) -> Markup {

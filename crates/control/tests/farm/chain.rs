@@ -183,6 +183,8 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
             (true, false, _) => at,
         };
         let ended = (reached && over).then_some(span.1);
+        let elapsed = NOW.since(view.pipeline.created_at).as_secs();
+        let span = (span.0.min(elapsed.saturating_sub(7)), span.1);
         let job = job_of(&view.pipeline, key, kind, needs, state, span.0, ended);
         let lease = (reached && key.ends_with("/gpu")).then(|| LeaseId::derive(job.id, "lease"));
         if reached {

@@ -2,6 +2,7 @@
 //! that depend on each other as a diamond, two sites, three devices (one simulated).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "fixtures are written by hand and known to be well formed")]
+#![allow(unreachable_pub, reason = "shared by tests and an example, which are crates of their own")]
 #![allow(dead_code, reason = "each user takes its part")]
 
 pub mod chain;

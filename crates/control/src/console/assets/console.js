@@ -52,15 +52,15 @@
 
   function menu() {
     var button = document.querySelector("button.menu");
-    var nav = document.getElementById("nav");
-    if (!button || !nav) return;
+    var top = document.querySelector("header.top");
+    if (!button || !top) return;
     button.addEventListener("click", function () {
-      var open = nav.classList.toggle("open");
+      var open = top.classList.toggle("open");
       button.setAttribute("aria-expanded", String(open));
     });
     document.addEventListener("keydown", function (event) {
-      if (event.key === "Escape" && nav.classList.contains("open")) {
-        nav.classList.remove("open");
+      if (event.key === "Escape" && top.classList.contains("open")) {
+        top.classList.remove("open");
         button.setAttribute("aria-expanded", "false");
         button.focus();
       }

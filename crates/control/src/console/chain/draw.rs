@@ -23,13 +23,15 @@ pub fn picture(graph: &Graph, layout: &Layout, now: Timestamp) -> Markup {
             svg.chain.fit[fit] width=(layout.width) height=(layout.height)
                 viewBox={ "0 0 " (layout.width) " " (layout.height) } {
                 @for heading in &layout.headings {
-                    text.stage x=(heading.x + 2.0) y="16" { (heading.stage.title()) }
+                    text.stage x=(heading.x + 2.0) y="16" {
+                        (heading.stages.iter().map(|stage| stage.title()).collect::<Vec<_>>().join(" → "))
+                    }
                 }
                 @for line in &layout.lines {
                     @let edge = graph.edges[line.edge];
                     g.edge.(edge_class(&graph.nodes[edge.from], &graph.nodes[edge.to])) {
                         path d=(path(&line.points)) {}
-                        @if let Some(end) = line.points.last() { polygon points=(arrow(*end)) {} }
+                        polygon points=(arrow(&line.points)) {}
                     }
                 }
                 @for (node, place) in graph.nodes.iter().zip(&layout.places) {
@@ -117,10 +119,10 @@ fn cut(text: &str, most: usize) -> String {
 fn path(points: &[Point]) -> String {
     let mut out = String::new();
     for (index, point) in points.iter().enumerate() {
-        // Points come in pairs: odd ones end a curve, even ones end a straight lane.
+        // Points come in pairs: odd ones end a curve (or the way down in a folded column), even ones a straight lane.
         let _ = match (index, index.checked_sub(1).and_then(|before| points.get(before))) {
             (0, _) | (_, None) => write!(out, "M{} {}", point.x, point.y),
-            (index, Some(from)) if index % 2 == 1 => {
+            (index, Some(from)) if index % 2 == 1 && from.x != point.x => {
                 let bend = COLUMN_GAP / 2.0;
                 let (a, b) = (from.x + bend, point.x - bend);
                 write!(out, "C{a} {} {b} {} {} {}", from.y, point.y, point.x, point.y)
@@ -131,9 +133,12 @@ fn path(points: &[Point]) -> String {
     out
 }
 
-fn arrow(end: Point) -> String {
-    let Point { x, y } = end;
-    format!("{},{} {},{} {},{}", x - 6.0, y - 3.5, x, y, x - 6.0, y + 3.5)
+fn arrow(points: &[Point]) -> String {
+    let Some(Point { x, y }) = points.last().copied() else { return String::new() };
+    match points {
+        [from, _] if from.x == x => format!("{},{} {},{} {},{}", x - 3.5, y - 6.0, x, y, x + 3.5, y - 6.0),
+        _ => format!("{},{} {},{} {},{}", x - 6.0, y - 3.5, x, y, x - 6.0, y + 3.5),
+    }
 }
 
 /// The chain as a list by stages.
@@ -184,7 +189,7 @@ fn listed(graph: &Graph, index: usize, node: &Node, now: Timestamp) -> Markup {
                 (node.detail)
                 @if !after.is_empty() {
                     @if !node.detail.is_empty() { " · " }
-                    "after " (after.join(", "))
+                    "after " (after.join(" → "))
                 }
             }
         }

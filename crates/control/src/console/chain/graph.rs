@@ -206,14 +206,14 @@ fn job_node(view: &PipelineView, job: &Job) -> Node {
     }
 }
 
-/// Time at work: of the last attempt, not of waiting. A job that waits shows for how long.
+/// Time at work: of the last attempt, not of waiting. A queued job shows for how long.
 fn job_time(job: &Job, last: Option<&Attempt>) -> Time {
     match (&job.state, last) {
         (JobState::Ended { .. }, Some(attempt)) => {
             let from = attempt.started_at.unwrap_or(attempt.placed_at);
             attempt.ended_at.or(job.ended_at).map_or(Time::None, |to| Time::Took(to.since(from)))
         }
-        (JobState::Ended { .. }, None) => Time::None,
+        (JobState::Ended { .. }, None) | (JobState::Held(_), _) => Time::None,
         _ => Time::Since(job.since),
     }
 }

@@ -1,24 +1,29 @@
 //! Places for the nodes of a chain, by layers: each stage has its column; builds have one column for each step of
 //! their dependencies. An edge that skips columns passes through a lane of its own, so that no line runs behind a node.
 //!
+//! When that makes more columns than fit, the ends are folded: the gate goes below the event, the environment below the
+//! promotion.
+//!
 //! Deterministic: equal graphs give equal pictures.
 
 use super::graph::{Graph, Stage};
 
 /// Width of a node.
-pub const NODE_WIDTH: f32 = 154.0;
+pub const NODE_WIDTH: f32 = 160.0;
 /// Height of a node.
 pub const NODE_HEIGHT: f32 = 72.0;
 /// Space between columns, for the lines.
-pub const COLUMN_GAP: f32 = 28.0;
+pub const COLUMN_GAP: f32 = 26.0;
 /// Space between rows.
-pub const ROW_GAP: f32 = 14.0;
+pub const ROW_GAP: f32 = 16.0;
 /// Height of a lane that a long edge passes through.
 pub const LANE_HEIGHT: f32 = 10.0;
 /// Height of the line of titles.
 pub const HEADER: f32 = 26.0;
 /// Space around.
 pub const MARGIN: f32 = 3.0;
+/// More columns than this are folded.
+pub const MOST_COLUMNS: usize = 7;
 
 /// A place.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,7 +34,8 @@ pub struct Point {
     pub y: f32,
 }
 
-/// A line from node to node: the points it passes; straight inside a column, curved between columns.
+/// A line from node to node: the points it passes; straight inside a column, curved between columns. Two points with
+/// the same `x` lead down from a node to the one below.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// Index of the edge in the graph.
@@ -38,11 +44,11 @@ pub struct Line {
     pub points: Vec<Point>,
 }
 
-/// Title of a stage, over its first column.
+/// Title of a stage, over its first column; two stages when they are folded into one column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heading {
-    /// Stage.
-    pub stage: Stage,
+    /// Stages.
+    pub stages: Vec<Stage>,
     /// Left edge.
     pub x: f32,
 }
@@ -73,7 +79,10 @@ enum Slot {
 
 /// Gives every node a place.
 pub fn layout(graph: &Graph) -> Layout {
-    let (column_of, headings, columns) = columns(graph);
+    let (column_of, headings, columns) = match columns(graph, false) {
+        wide if wide.2 > MOST_COLUMNS => columns(graph, true),
+        fitting => fitting,
+    };
     let mut slots: Vec<Vec<Slot>> = vec![Vec::new(); columns];
     for (node, column) in column_of.iter().enumerate() {
         slots[*column].push(Slot::Node(node));
@@ -84,10 +93,10 @@ pub fn layout(graph: &Graph) -> Layout {
         }
     }
     for _ in 0..4 {
-        for column in 1..columns {
+        for column in 1..columns.saturating_sub(1) {
             sort(graph, &column_of, &mut slots, column, true);
         }
-        for column in (0..columns.saturating_sub(1)).rev() {
+        for column in (1..columns.saturating_sub(1)).rev() {
             sort(graph, &column_of, &mut slots, column, false);
         }
     }
@@ -95,17 +104,25 @@ pub fn layout(graph: &Graph) -> Layout {
 }
 
 /// The column of each node; the first column of each stage that has nodes; the number of columns.
-fn columns(graph: &Graph) -> (Vec<usize>, Vec<(Stage, usize)>, usize) {
+fn columns(graph: &Graph, folded: bool) -> (Vec<usize>, Vec<(Vec<Stage>, usize)>, usize) {
     let depth = depths_of_builds(graph);
     let mut of = vec![0; graph.nodes.len()];
-    let mut headings = Vec::new();
+    let mut headings: Vec<(Vec<Stage>, usize)> = Vec::new();
     let mut next = 0;
     for stage in Stage::ALL {
         let here: Vec<usize> = (0..graph.nodes.len()).filter(|node| graph.nodes[*node].stage == stage).collect();
         if here.is_empty() {
             continue;
         }
-        headings.push((stage, next));
+        if let (true, Stage::Gate | Stage::Environment, Some((stages, column))) = (folded, stage, headings.last_mut())
+        {
+            stages.push(stage);
+            for node in here {
+                of[node] = *column;
+            }
+            continue;
+        }
+        headings.push((vec![stage], next));
         let mut width = 1;
         for node in here {
             of[node] = next + depth[node];
@@ -198,7 +215,7 @@ fn place(
     graph: &Graph,
     column_of: &[usize],
     slots: &[Vec<Slot>],
-    headings: Vec<(Stage, usize)>,
+    headings: Vec<(Vec<Stage>, usize)>,
     columns: usize,
 ) -> Layout {
     let tallest = slots.iter().map(|column| total(column)).fold(NODE_HEIGHT, f32::max);
@@ -223,10 +240,18 @@ fn place(
         .edges
         .iter()
         .enumerate()
-        // A line that would lead back or stay in its column comes from bad data and is left out.
-        .filter(|(_, edge)| column_of[edge.to] > column_of[edge.from])
+        // A line that would lead back comes from bad data and is left out.
+        .filter(|(_, edge)| {
+            let (from, to) = (column_of[edge.from], column_of[edge.to]);
+            to > from || (to == from && places[edge.to].y > places[edge.from].y)
+        })
         .map(|(index, edge)| {
             let (from, to) = (places[edge.from], places[edge.to]);
+            if column_of[edge.to] == column_of[edge.from] {
+                let x = from.x + NODE_WIDTH / 2.0;
+                let points = vec![Point { x, y: from.y + NODE_HEIGHT }, Point { x, y: to.y }];
+                return Line { edge: index, points };
+            }
             let mut points = vec![Point { x: from.x + NODE_WIDTH, y: from.y + NODE_HEIGHT / 2.0 }];
             points.append(&mut lanes[index]);
             points.push(Point { x: to.x, y: to.y + NODE_HEIGHT / 2.0 });
@@ -236,7 +261,7 @@ fn place(
     Layout {
         places,
         lines,
-        headings: headings.into_iter().map(|(stage, column)| Heading { stage, x: left(column) }).collect(),
+        headings: headings.into_iter().map(|(stages, column)| Heading { stages, x: left(column) }).collect(),
         columns,
         width: left(columns) - COLUMN_GAP + MARGIN,
         height: tallest + HEADER + 2.0 * MARGIN,
