@@ -7,8 +7,8 @@ mod farm;
 
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_control::console::{
-    Shell, Theme, access, artifacts, assets, audit, blocks::Pager, channels, deliveries, devices, entry, environments,
-    job, log::LogWindow, pipeline, pipelines, sites, status,
+    Shell, Theme, access, artifacts, assets, audit, blocks::Pager, channels, deliveries, devices, entry,
+    environments, job, log::LogWindow, pipeline, pipelines, sites, status,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::principal::Role;
@@ -49,9 +49,14 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
         failed.pipeline.clone(),
         farm::pipeline(8, 2600, Lane::ForkPr, forgeyard_model::pipeline::PipelineState::Succeeded),
         done.pipeline.clone(),
-        farm::pipeline(9, 91_000, Lane::Protected, forgeyard_model::pipeline::PipelineState::Canceled {
-            reason: Explanation::new("pipeline.replaced", "a newer head replaced it"),
-        }),
+        farm::pipeline(
+            9,
+            91_000,
+            Lane::Protected,
+            forgeyard_model::pipeline::PipelineState::Canceled {
+                reason: Explanation::new("pipeline.replaced", "a newer head replaced it"),
+            },
+        ),
     ];
     let pager = Pager { newer: None, older: Some("?before=x".to_owned()) };
     let job_page = |view: &forgeyard_api::people::PipelineView, key: &str, log: &LogWindow| {
@@ -60,18 +65,39 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
     };
     let package = done.artifacts.last().cloned();
     let channel = farm::channel();
-    let question = access::Question { repository: "481516".into(), person: "55001".into(), event: "fork-pull-request".into(), resource: "gpu".into() };
+    let question = access::Question {
+        repository: "481516".into(),
+        person: "55001".into(),
+        event: "fork-pull-request".into(),
+        resource: "gpu".into(),
+    };
     let deny = Decision::Deny {
-        reason: Explanation::new("gate.no_grant", "no grant opens gpu to pull requests from forks of kestrel-sim/kestrel")
-            .with("grant kestrel-main: repository matches, event fork-pull-request is not among push, pull-request")
-            .with("grant tern-forks: other repository")
-            .fix("a maintainer adds fork-pull-request to kestrel-main, with isolation vm"),
+        reason: Explanation::new(
+            "gate.no_grant",
+            "no grant opens gpu to pull requests from forks of kestrel-sim/kestrel",
+        )
+        .with(
+            "grant kestrel-main: repository matches, event fork-pull-request is not among push, pull-request",
+        )
+        .with("grant tern-forks: other repository")
+        .fix("a maintainer adds fork-pull-request to kestrel-main, with isolation vm"),
     };
     let allow = Decision::Allow {
-        by: vec!["kestrel-main".into()], lane: Lane::Protected, isolation: Isolation::SharedKernel,
-        evidence: vec!["repository 481516 matches kestrel-main".into(), "person 7340033 is listed".into(), "terms version 2 accepted".into()],
+        by: vec!["kestrel-main".into()],
+        lane: Lane::Protected,
+        isolation: Isolation::SharedKernel,
+        evidence: vec![
+            "repository 481516 matches kestrel-main".into(),
+            "person 7340033 is listed".into(),
+            "terms version 2 accepted".into(),
+        ],
     };
-    let error = ApiError::new(ErrorKind::Conflict, "job.not_ended", "the job is running; only an ended job can be run again").hint("cancel it first, or wait for its end");
+    let error = ApiError::new(
+        ErrorKind::Conflict,
+        "job.not_ended",
+        "the job is running; only an ended job can be run again",
+    )
+    .hint("cancel it first, or wait for its end");
     let mut pages = vec![
         ("pipelines", pipelines::pipelines(shell, &rows, pipelines::Filter::All, &pager)),
         ("pipelines-empty", pipelines::pipelines(shell, &[], pipelines::Filter::All, &Pager::default())),
@@ -81,7 +107,10 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
         ("pipeline-succeeded", pipeline::pipeline(shell, &done, &names)),
         ("job-failed", job_page(&failed, "test/fy-solve/gpu", &farm::log(true))),
         ("job-running", job_page(&running, "test/fy-core/gpu", &farm::log(false))),
-        ("job-queued", job_page(&running, "build/fy-mesh", &LogWindow { complete: true, ..LogWindow::default() })),
+        (
+            "job-queued",
+            job_page(&running, "build/fy-mesh", &LogWindow { complete: true, ..LogWindow::default() }),
+        ),
         ("devices", devices::devices(shell, &farm::devices_view(), &names)),
         ("devices-empty", devices::devices(shell, &devices::DevicesView::default(), &names)),
         ("sites", sites::sites(shell, &farm::sites())),
@@ -105,21 +134,29 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
     }
     if let Some(package) = &package {
         let job = done.jobs.iter().find(|job| Some(job.id) == package.job);
-        let tests: Vec<_> = done.jobs.iter().filter(|job| job.key.starts_with("test/fy-app")).cloned().collect();
+        let tests: Vec<_> =
+            done.jobs.iter().filter(|job| job.key.starts_with("test/fy-app")).cloned().collect();
         let promoted: Vec<_> = channel
             .entries
             .iter()
             .filter(|entry| entry.artifact == package.id)
             .map(|entry| (channel.name.clone(), entry.clone()))
             .collect();
-        pages.push(("artifact", artifacts::artifact(shell, &artifacts::ArtifactView {
-            artifact: package,
-            pipeline: &done.pipeline,
-            job,
-            attempt: done.attempts.iter().find(|attempt| Some(attempt.id) == package.attempt),
-            tests: &tests,
-            promoted: &promoted,
-        }, &names)));
+        pages.push((
+            "artifact",
+            artifacts::artifact(
+                shell,
+                &artifacts::ArtifactView {
+                    artifact: package,
+                    pipeline: &done.pipeline,
+                    job,
+                    attempt: done.attempts.iter().find(|attempt| Some(attempt.id) == package.attempt),
+                    tests: &tests,
+                    promoted: &promoted,
+                },
+                &names,
+            ),
+        ));
     }
     pages.into_iter().map(|(name, html)| (name, html.into_string())).collect()
 }

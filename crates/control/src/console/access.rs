@@ -52,15 +52,20 @@ pub fn access(
     decision: Option<&Decision>,
     trouble: Option<&str>,
 ) -> Markup {
-    page(shell, Tab::Access, "Access", &html! {
-        header.page-head {
-            h1 { "Access" }
-            p.lead { "Deny by default. People and repositories are matched by numeric id, so a renamed account gains nothing." }
-        }
-        (form(rules, question, trouble))
-        @if let Some(decision) = decision { (answer(decision)) }
-        (grants(rules))
-    })
+    page(
+        shell,
+        Tab::Access,
+        "Access",
+        &html! {
+            header.page-head {
+                h1 { "Access" }
+                p.lead { "Deny by default. People and repositories are matched by numeric id, so a renamed account gains nothing." }
+            }
+            (form(rules, question, trouble))
+            @if let Some(decision) = decision { (answer(decision)) }
+            (grants(rules))
+        },
+    )
 }
 
 fn form(rules: &Access, question: &Question, trouble: Option<&str>) -> Markup {

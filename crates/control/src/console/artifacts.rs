@@ -3,31 +3,36 @@
 use super::blocks::{self, Pager};
 use super::shell::{Names, Shell, Tab, page};
 use super::{routes, words};
+use forgeyard_model::ChannelName;
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::ChannelEntry;
 use forgeyard_model::job::Job;
 use forgeyard_model::pipeline::Pipeline;
-use forgeyard_model::ChannelName;
 use maud::{Markup, html};
 
 /// The list.
 pub fn artifacts(shell: &Shell, rows: &[Artifact], pager: &Pager) -> Markup {
-    page(shell, Tab::Artifacts, "Artifacts", &html! {
-        header.page-head {
-            h1 { "Artifacts" }
-            p.lead { "Immutable bytes by digest. Trust is on the record: who made it, in which lane, tested where." }
-        }
-        @if rows.is_empty() {
-            (blocks::empty("No artifact yet", "Sources, plans and packages appear here as soon as their bytes are durable.", &html! {
-                p { "Make the first ones from a recipe folder:" }
-                (blocks::command("forgeyard run FOLDER"))
-            }))
-        } @else {
-            (table(shell, rows, &[]))
-        }
-        (pager.links())
-    })
+    page(
+        shell,
+        Tab::Artifacts,
+        "Artifacts",
+        &html! {
+            header.page-head {
+                h1 { "Artifacts" }
+                p.lead { "Immutable bytes by digest. Trust is on the record: who made it, in which lane, tested where." }
+            }
+            @if rows.is_empty() {
+                (blocks::empty("No artifact yet", "Sources, plans and packages appear here as soon as their bytes are durable.", &html! {
+                    p { "Make the first ones from a recipe folder:" }
+                    (blocks::command("forgeyard run FOLDER"))
+                }))
+            } @else {
+                (table(shell, rows, &[]))
+            }
+            (pager.links())
+        },
+    )
 }
 
 /// Rows of artifacts; producers are named where their jobs are given.
@@ -92,58 +97,72 @@ pub struct ArtifactView<'a> {
 /// One artifact.
 pub fn artifact(shell: &Shell, view: &ArtifactView<'_>, names: &Names) -> Markup {
     let artifact = view.artifact;
-    page(shell, Tab::Artifacts, &artifact.name, &html! {
-        (blocks::crumbs(&[("Artifacts", routes::ARTIFACTS)]))
-        header.page-head {
-            div.title-row {
-                h1.long { (artifact.name) }
-                div.actions { a.button.quiet href=(routes::artifact_bytes(artifact.id)) download=(artifact.name) { "Download" } }
+    page(
+        shell,
+        Tab::Artifacts,
+        &artifact.name,
+        &html! {
+            (blocks::crumbs(&[("Artifacts", routes::ARTIFACTS)]))
+            header.page-head {
+                div.title-row {
+                    h1.long { (artifact.name) }
+                    div.actions { a.button.quiet href=(routes::artifact_bytes(artifact.id)) download=(artifact.name) { "Download" } }
+                }
+                p.lead { (words::artifact_kind(artifact.kind)) ", " (words::bytes(artifact.size)) ", stored " (words::when(shell.now, artifact.stored_at)) }
             }
-            p.lead { (words::artifact_kind(artifact.kind)) ", " (words::bytes(artifact.size)) ", stored " (words::when(shell.now, artifact.stored_at)) }
-        }
-        section.card {
-            h2 { "Digest" }
-            (blocks::command(&artifact.digest.to_string()))
-        }
-        section.card {
-            h2 { "Provenance" }
-            (blocks::facts(&provenance(view, names)))
-        }
-        (tests(view))
-        (promotion(view))
-        section.card {
-            h2 { "Check it yourself" }
-            p { "The statement is signed by the farm. Checking it needs the file and the farm's public key, nothing else:" }
-            (blocks::command(&format!("forgeyard artifact verify {}", artifact.id)))
-            p { "The bytes alone, with tools that every machine has:" }
-            (blocks::command(&format!(
-                "curl -fsSL {}{} | sha256sum   # expect {}",
-                shell.public_url, routes::artifact_bytes(artifact.id), artifact.digest.hex()
-            )))
-        }
-    })
+            section.card {
+                h2 { "Digest" }
+                (blocks::command(&artifact.digest.to_string()))
+            }
+            section.card {
+                h2 { "Provenance" }
+                (blocks::facts(&provenance(view, names)))
+            }
+            (tests(view))
+            (promotion(view))
+            section.card {
+                h2 { "Check it yourself" }
+                p { "The statement is signed by the farm. Checking it needs the file and the farm's public key, nothing else:" }
+                (blocks::command(&format!("forgeyard artifact verify {}", artifact.id)))
+                p { "The bytes alone, with tools that every machine has:" }
+                (blocks::command(&format!(
+                    "curl -fsSL {}{} | sha256sum   # expect {}",
+                    shell.public_url, routes::artifact_bytes(artifact.id), artifact.digest.hex()
+                )))
+            }
+        },
+    )
 }
 
 fn provenance<'a>(view: &ArtifactView<'_>, names: &Names) -> Vec<(&'a str, Markup)> {
     let event = &view.pipeline.event;
     let mut rows = vec![
-        ("Repository", html! { (event.repository.name) " (" (event.repository.forge) " id " (event.repository.id) ")" }),
+        (
+            "Repository",
+            html! { (event.repository.name) " (" (event.repository.forge) " id " (event.repository.id) ")" },
+        ),
         ("Commit", words::commit(&event.head_sha)),
         ("Trigger", html! { (words::trigger(event)) }),
         ("Lane", words::lane(view.artifact.lane)),
         ("Pipeline", html! { a href=(routes::pipeline(view.pipeline.id)) { (words::id(view.pipeline.id)) } }),
     ];
-    rows.push(("Made by", match view.job {
-        Some(job) => html! { a href=(routes::job(job.id)) { (job.key) } },
-        None => html! { "fetched from the forge by the farm" },
-    }));
+    rows.push((
+        "Made by",
+        match view.job {
+            Some(job) => html! { a href=(routes::job(job.id)) { (job.key) } },
+            None => html! { "fetched from the forge by the farm" },
+        },
+    ));
     if let Some(attempt) = view.attempt {
         rows.push(("Attempt", html! { (attempt.fence) " at " (names.site(attempt.site)) }));
     }
     if let Some(source) = &view.pipeline.source {
-        rows.push(("Source tree", html! {
-            a href=(routes::artifact(source.artifact)) { "source" } " " (words::digest(&source.digest))
-        }));
+        rows.push((
+            "Source tree",
+            html! {
+                a href=(routes::artifact(source.artifact)) { "source" } " " (words::digest(&source.digest))
+            },
+        ));
         rows.push(("Pipeline file from", words::commit(&source.pipeline_file_commit)));
     }
     rows.push(("Record", words::id(view.artifact.id)));

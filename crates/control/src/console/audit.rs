@@ -9,30 +9,35 @@ use maud::{Markup, html};
 
 /// The page; `subject` narrows it to one thing.
 pub fn audit(shell: &Shell, rows: &[EventRecord], subject: &str, pager: &Pager) -> Markup {
-    page(shell, Tab::Audit, "Audit", &html! {
-        header.page-head {
-            h1 { "Audit" }
-            p.lead { "Written in the same transaction as the change itself; rows are never altered." }
-        }
-        form.ask method="get" action=(routes::AUDIT) role="search" {
-            label { "Thing" input type="search" name="subject" value=(subject) placeholder="job_…, dev_…, site_…, att_…"; }
-            button.primary type="submit" { "Show" }
-            @if !subject.is_empty() { a.button.quiet href=(routes::AUDIT) { "Show all" } }
-        }
-        @if rows.is_empty() && subject.is_empty() {
-            (blocks::empty("Nothing has happened yet", "Events appear with the first change of state.", &html! {
-                p { "Let something happen:" }
-                (blocks::command("forgeyard tour"))
-            }))
-        } @else if rows.is_empty() {
-            (blocks::empty("No event of this thing", "Either it does not exist, or the id is not complete.", &html! {
-                p { "Copy the whole id from its page, or " a href=(routes::AUDIT) { "show all events" } "." }
-            }))
-        } @else {
-            (table(shell, rows))
-        }
-        (pager.links())
-    })
+    page(
+        shell,
+        Tab::Audit,
+        "Audit",
+        &html! {
+            header.page-head {
+                h1 { "Audit" }
+                p.lead { "Written in the same transaction as the change itself; rows are never altered." }
+            }
+            form.ask method="get" action=(routes::AUDIT) role="search" {
+                label { "Thing" input type="search" name="subject" value=(subject) placeholder="job_…, dev_…, site_…, att_…"; }
+                button.primary type="submit" { "Show" }
+                @if !subject.is_empty() { a.button.quiet href=(routes::AUDIT) { "Show all" } }
+            }
+            @if rows.is_empty() && subject.is_empty() {
+                (blocks::empty("Nothing has happened yet", "Events appear with the first change of state.", &html! {
+                    p { "Let something happen:" }
+                    (blocks::command("forgeyard tour"))
+                }))
+            } @else if rows.is_empty() {
+                (blocks::empty("No event of this thing", "Either it does not exist, or the id is not complete.", &html! {
+                    p { "Copy the whole id from its page, or " a href=(routes::AUDIT) { "show all events" } "." }
+                }))
+            } @else {
+                (table(shell, rows))
+            }
+            (pager.links())
+        },
+    )
 }
 
 /// Rows of events.

@@ -13,7 +13,14 @@ pub fn csrf(shell: &Shell) -> Markup {
 }
 
 /// A button that posts, with further hidden fields. Shown only to those who may; others see who may.
-pub fn action(shell: &Shell, role: Role, to: &str, label: &str, kind: ButtonKind, fields: &[(&str, &str)]) -> Markup {
+pub fn action(
+    shell: &Shell,
+    role: Role,
+    to: &str,
+    label: &str,
+    kind: ButtonKind,
+    fields: &[(&str, &str)],
+) -> Markup {
     if !shell.may(role) {
         return html! {
             button.(kind.class()) type="button" disabled title={ "needs the role " (role) } { (label) }

@@ -8,39 +8,44 @@ use maud::{Markup, html};
 
 /// The page.
 pub fn deliveries(shell: &Shell, rows: &[Delivery], pager: &Pager) -> Markup {
-    page(shell, Tab::Deliveries, "Deliveries", &html! {
-        header.page-head {
-            h1 { "Deliveries" }
-            p.lead { "Every webhook is stored raw before anything else is done with it. Nothing acknowledged is lost; doubles are counted, not repeated." }
-        }
-        @if rows.is_empty() {
-            (blocks::empty("No delivery yet", "The forge has not sent anything to this farm.", &html! {
-                p { "At the forge, add a webhook with content type " code { "application/json" } " and the farm's secret, to this address:" }
-                (blocks::command(&format!("{}/webhooks/github", shell.public_url)))
-                p { "The forge's own list of recent deliveries shows what this farm answered: 202 means stored." }
-            }))
-        } @else {
-            div.table-scroll { table.stack {
-                thead { tr {
-                    th scope="col" { "State" }
-                    th scope="col" { "Event" }
-                    th scope="col" { "What became of it" }
-                    th scope="col" { "Came" }
-                    th scope="col" { "Times" }
-                    th scope="col" { "GUID" }
+    page(
+        shell,
+        Tab::Deliveries,
+        "Deliveries",
+        &html! {
+            header.page-head {
+                h1 { "Deliveries" }
+                p.lead { "Every webhook is stored raw before anything else is done with it. Nothing acknowledged is lost; doubles are counted, not repeated." }
+            }
+            @if rows.is_empty() {
+                (blocks::empty("No delivery yet", "The forge has not sent anything to this farm.", &html! {
+                    p { "At the forge, add a webhook with content type " code { "application/json" } " and the farm's secret, to this address:" }
+                    (blocks::command(&format!("{}/webhooks/github", shell.public_url)))
+                    p { "The forge's own list of recent deliveries shows what this farm answered: 202 means stored." }
+                }))
+            } @else {
+                div.table-scroll { table.stack {
+                    thead { tr {
+                        th scope="col" { "State" }
+                        th scope="col" { "Event" }
+                        th scope="col" { "What became of it" }
+                        th scope="col" { "Came" }
+                        th scope="col" { "Times" }
+                        th scope="col" { "GUID" }
+                    } }
+                    tbody { @for row in rows { tr {
+                        td data-label="State" { (tone::delivery(&row.state).badge()) }
+                        td data-label="Event" { code.nowrap { (words::visible(&row.event)) } }
+                        td data-label="What became of it" { (fate(row)) }
+                        td data-label="Came" { (words::when(shell.now, row.received_at)) }
+                        td.num data-label="Times" { (row.times) }
+                        td data-label="GUID" { code.guid { (words::visible(&row.guid)) } div.sub { "body " (words::digest(&row.body)) } }
+                    } } }
                 } }
-                tbody { @for row in rows { tr {
-                    td data-label="State" { (tone::delivery(&row.state).badge()) }
-                    td data-label="Event" { code { (words::visible(&row.event)) } }
-                    td data-label="What became of it" { (fate(row)) }
-                    td data-label="Came" { (words::when(shell.now, row.received_at)) }
-                    td.num data-label="Times" { (row.times) }
-                    td data-label="GUID" { code.guid { (words::visible(&row.guid)) } div.sub { "body " (words::digest(&row.body)) } }
-                } } }
-            } }
-        }
-        (pager.links())
-    })
+            }
+            (pager.links())
+        },
+    )
 }
 
 fn fate(row: &Delivery) -> Markup {

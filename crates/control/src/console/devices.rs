@@ -35,23 +35,28 @@ pub fn subtabs(devices: bool) -> Markup {
 
 /// The page.
 pub fn devices(shell: &Shell, view: &DevicesView, names: &Names) -> Markup {
-    page(shell, Tab::Devices, "Devices", &html! {
-        header.page-head {
-            h1 { "Devices" }
-            p.lead { "A device is leased only while a test runs on it, and comes back only after its site has reset and verified it." }
-        }
-        (subtabs(true))
-        @if view.devices.is_empty() {
-            (blocks::empty("No device yet", "Devices are reported by sites. A site without a GPU can offer the CPU as a simulated one.", &html! {
-                p { "See what this host would offer, and what is missing:" }
-                (blocks::command("forgeyard doctor"))
-                p { "Join another host to this farm:" }
-                (blocks::command(&format!("forgeyard site join {}", shell.public_url)))
-            }))
-        } @else {
-            div.cards { @for device in &view.devices { (card(shell, view, device, names)) } }
-        }
-    })
+    page(
+        shell,
+        Tab::Devices,
+        "Devices",
+        &html! {
+            header.page-head {
+                h1 { "Devices" }
+                p.lead { "A device is leased only while a test runs on it, and comes back only after its site has reset and verified it." }
+            }
+            (subtabs(true))
+            @if view.devices.is_empty() {
+                (blocks::empty("No device yet", "Devices are reported by sites. A site without a GPU can offer the CPU as a simulated one.", &html! {
+                    p { "See what this host would offer, and what is missing:" }
+                    (blocks::command("forgeyard doctor"))
+                    p { "Join another host to this farm:" }
+                    (blocks::command(&format!("forgeyard site join {}", shell.public_url)))
+                }))
+            } @else {
+                div.cards { @for device in &view.devices { (card(shell, view, device, names)) } }
+            }
+        },
+    )
 }
 
 fn card(shell: &Shell, view: &DevicesView, device: &Device, names: &Names) -> Markup {
@@ -86,10 +91,17 @@ fn card(shell: &Shell, view: &DevicesView, device: &Device, names: &Names) -> Ma
 fn holder(shell: &Shell, view: &DevicesView, device: &Device) -> Markup {
     let lease = match &device.state {
         DeviceState::Quarantined { reason } => {
-            return blocks::explanation(Tone::Warn, "Quarantined", reason, Some("nothing: an operator must clear it"));
+            return blocks::explanation(
+                Tone::Warn,
+                "Quarantined",
+                reason,
+                Some("nothing: an operator must clear it"),
+            );
         }
         DeviceState::Ready => return html! {},
-        DeviceState::Leased { lease } | DeviceState::Resetting { lease } | DeviceState::Verifying { lease } => lease,
+        DeviceState::Leased { lease }
+        | DeviceState::Resetting { lease }
+        | DeviceState::Verifying { lease } => lease,
     };
     html! {
         div.holder {
@@ -147,8 +159,11 @@ fn buttons(shell: &Shell, device: &Device) -> Markup {
         DeviceState::Ready
         | DeviceState::Leased { .. }
         | DeviceState::Resetting { .. }
-        | DeviceState::Verifying { .. } => {
-            blocks::action_with_reason(shell, Role::Operator, &routes::device_quarantine(device.id), "Quarantine")
-        }
+        | DeviceState::Verifying { .. } => blocks::action_with_reason(
+            shell,
+            Role::Operator,
+            &routes::device_quarantine(device.id),
+            "Quarantine",
+        ),
     }
 }

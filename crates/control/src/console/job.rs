@@ -18,17 +18,22 @@ pub fn job(shell: &Shell, view: &JobView, why: &Why, log: &LogWindow, names: &Na
     let running = !job.state.ended();
     let pipeline_name =
         format!("{} · {}", view.pipeline.event.repository.name, words::trigger(&view.pipeline.event));
-    page(shell, Tab::Pipelines, &job.key, &html! {
-        (blocks::crumbs(&[("Pipelines", routes::PIPELINES), (&pipeline_name, &routes::pipeline(view.pipeline.id))]))
-        div #live data-live=[running.then(|| routes::live(view.pipeline.id))]
-            data-fragment=(routes::job_fragment(job.id)) {
-            (fragment(shell, view, why, names))
-        }
-        (viewer(log, &routes::job_log(job.id), matches!(
-            job.state, JobState::Placed { .. } | JobState::Starting { .. } | JobState::Running { .. }
-        )))
-        (history(shell, view))
-    })
+    page(
+        shell,
+        Tab::Pipelines,
+        &job.key,
+        &html! {
+            (blocks::crumbs(&[("Pipelines", routes::PIPELINES), (&pipeline_name, &routes::pipeline(view.pipeline.id))]))
+            div #live data-live=[running.then(|| routes::live(view.pipeline.id))]
+                data-fragment=(routes::job_fragment(job.id)) {
+                (fragment(shell, view, why, names))
+            }
+            (viewer(log, &routes::job_log(job.id), matches!(
+                job.state, JobState::Placed { .. } | JobState::Starting { .. } | JobState::Running { .. }
+            )))
+            (history(shell, view))
+        },
+    )
 }
 
 /// The live part of the page, all but the log: `?fragment=state`.
@@ -87,19 +92,25 @@ fn facts<'a>(shell: &Shell, view: &JobView) -> Vec<(&'a str, Markup)> {
     if let Some(spec) = &job.spec {
         rows.push(("Flavor", html! { (spec.flavor) }));
         if let Some(gpu) = &spec.gpu {
-            rows.push(("GPU", html! {
-                (gpu.count)
-                @if let Some(kind) = gpu.kind { " × " (kind.label()) } @else { " of any kind" }
-                @if gpu.min_memory_mib > 0 { ", at least " (words::bytes(gpu.min_memory_mib << 20)) }
-            }));
+            rows.push((
+                "GPU",
+                html! {
+                    (gpu.count)
+                    @if let Some(kind) = gpu.kind { " × " (kind.label()) } @else { " of any kind" }
+                    @if gpu.min_memory_mib > 0 { ", at least " (words::bytes(gpu.min_memory_mib << 20)) }
+                },
+            ));
         }
         if let Some(subject) = &spec.subject {
             rows.push(("Package", html! { (subject.file_name) " " (words::digest(&subject.digest)) }));
         }
     }
-    rows.push(("Job", html! {
-        (words::id(job.id)) " " a href=(routes::audit_of(&job.id.to_string())) { "audit" }
-    }));
+    rows.push((
+        "Job",
+        html! {
+            (words::id(job.id)) " " a href=(routes::audit_of(&job.id.to_string())) { "audit" }
+        },
+    ));
     rows
 }
 
@@ -131,7 +142,9 @@ fn why_block(job: &Job, why: &Why) -> Markup {
         (JobState::Ended { outcome: Outcome::Succeeded }, _) => "Done".to_owned(),
         (JobState::Ended { .. }, _) => "Why it ended".to_owned(),
         (JobState::Held(_) | JobState::Queued, _) => "Why it waits".to_owned(),
-        (JobState::Placed { .. } | JobState::Starting { .. } | JobState::Running { .. }, _) => "Now".to_owned(),
+        (JobState::Placed { .. } | JobState::Starting { .. } | JobState::Running { .. }, _) => {
+            "Now".to_owned()
+        }
     };
     html! {
         (blocks::explanation(word.tone, &title, &why.reason, (!why.next.is_empty()).then_some(&*why.next)))
@@ -297,7 +310,11 @@ fn seen(facts: &ExitFacts) -> Markup {
         seen.push(format!("missing output {missing}"));
     }
     if let Some(device) = &facts.device {
-        seen.push(format!("{} {}", device.kind.label(), if device.touched { "was used" } else { "was never touched" }));
+        seen.push(format!(
+            "{} {}",
+            device.kind.label(),
+            if device.touched { "was used" } else { "was never touched" }
+        ));
         seen.extend(device.evidence.iter().cloned());
     }
     for (name, metric) in &facts.metrics {

@@ -13,13 +13,18 @@ use maud::{Markup, html};
 pub fn pipeline(shell: &Shell, view: &PipelineView, names: &Names) -> Markup {
     let pipeline = &view.pipeline;
     let title = format!("{} · {}", pipeline.event.repository.name, words::trigger(&pipeline.event));
-    page(shell, Tab::Pipelines, &title, &html! {
-        (blocks::crumbs(&[("Pipelines", routes::PIPELINES)]))
-        div #live data-live=[(!pipeline.state.ended()).then(|| routes::live(pipeline.id))]
-            data-fragment=(routes::pipeline_fragment(pipeline.id)) {
-            (fragment(shell, view, names))
-        }
-    })
+    page(
+        shell,
+        Tab::Pipelines,
+        &title,
+        &html! {
+            (blocks::crumbs(&[("Pipelines", routes::PIPELINES)]))
+            div #live data-live=[(!pipeline.state.ended()).then(|| routes::live(pipeline.id))]
+                data-fragment=(routes::pipeline_fragment(pipeline.id)) {
+                (fragment(shell, view, names))
+            }
+        },
+    )
 }
 
 /// The live part of the page: `?fragment=chain`.
@@ -115,6 +120,9 @@ fn waiting(job: &forgeyard_model::job::Job) -> Option<&forgeyard_model::Explanat
         JobState::Held(Hold::Approval { reason }) => Some(reason),
         JobState::Held(Hold::Artifacts { .. } | Hold::Source | Hold::Inspection) => None,
         JobState::Held(Hold::Retry { .. }) | JobState::Queued => job.waiting.as_ref(),
-        JobState::Placed { .. } | JobState::Starting { .. } | JobState::Running { .. } | JobState::Ended { .. } => None,
+        JobState::Placed { .. }
+        | JobState::Starting { .. }
+        | JobState::Running { .. }
+        | JobState::Ended { .. } => None,
     }
 }

@@ -47,36 +47,41 @@ impl Filter {
 
 /// The page.
 pub fn pipelines(shell: &Shell, rows: &[Pipeline], filter: Filter, pager: &Pager) -> Markup {
-    page(shell, Tab::Pipelines, "Pipelines", &html! {
-        header.page-head {
-            h1 { "Pipelines" }
-            p.lead { "From a commit to a tested package: each row is one event that the gate let in." }
-        }
-        nav.filters aria-label="Filter by state" {
-            @for this in Filter::ALL {
-                @let href = if this == Filter::All {
-                    routes::PIPELINES.to_owned()
-                } else {
-                    format!("{}?state={}", routes::PIPELINES, this.name())
-                };
-                a href=(href) aria-current=[(this == filter).then_some("true")] { (this.name()) }
+    page(
+        shell,
+        Tab::Pipelines,
+        "Pipelines",
+        &html! {
+            header.page-head {
+                h1 { "Pipelines" }
+                p.lead { "From a commit to a tested package: each row is one event that the gate let in." }
             }
-        }
-        @if rows.is_empty() && filter == Filter::All {
-            (first_steps(shell))
-        } @else if rows.is_empty() {
-            (blocks::empty(
-                &format!("No {} pipelines", filter.name()),
-                "Nothing is in this state on this page.",
-                &html! { a.button.primary href=(routes::PIPELINES) { "Show all pipelines" } },
-            ))
-        } @else {
-            div data-live="/api/v1/live" data-fragment=(fragment(filter)) data-part="rows" {
-                (table(shell, rows))
+            nav.filters aria-label="Filter by state" {
+                @for this in Filter::ALL {
+                    @let href = if this == Filter::All {
+                        routes::PIPELINES.to_owned()
+                    } else {
+                        format!("{}?state={}", routes::PIPELINES, this.name())
+                    };
+                    a href=(href) aria-current=[(this == filter).then_some("true")] { (this.name()) }
+                }
             }
-        }
-        (pager.links())
-    })
+            @if rows.is_empty() && filter == Filter::All {
+                (first_steps(shell))
+            } @else if rows.is_empty() {
+                (blocks::empty(
+                    &format!("No {} pipelines", filter.name()),
+                    "Nothing is in this state on this page.",
+                    &html! { a.button.primary href=(routes::PIPELINES) { "Show all pipelines" } },
+                ))
+            } @else {
+                div data-live="/api/v1/live" data-fragment=(fragment(filter)) data-part="rows" {
+                    (table(shell, rows))
+                }
+            }
+            (pager.links())
+        },
+    )
 }
 
 fn fragment(filter: Filter) -> String {

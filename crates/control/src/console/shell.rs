@@ -71,7 +71,9 @@ impl Names {
     /// Model and kind of a device, or its id. A simulated device says so.
     pub fn device(&self, id: DeviceId) -> String {
         match self.devices.get(&id) {
-            Some(device) if device.facts.kind.simulated() => format!("{} (simulated GPU)", device.facts.model),
+            Some(device) if device.facts.kind.simulated() => {
+                format!("{} (simulated GPU)", device.facts.model)
+            }
             Some(device) => device.facts.model.clone(),
             None => super::words::short_id(&id.to_string()),
         }

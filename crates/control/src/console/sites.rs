@@ -37,23 +37,28 @@ pub fn voice(heard_at: Option<Timestamp>, draining: bool, now: Timestamp) -> Wor
 
 /// The page.
 pub fn sites(shell: &Shell, rows: &[Site]) -> Markup {
-    page(shell, Tab::Devices, "Sites", &html! {
-        header.page-head {
-            h1 { "Sites" }
-            p.lead { "Hosts that make machines. A site dials out; it needs no open port." }
-        }
-        (devices::subtabs(false))
-        @if rows.is_empty() {
-            (blocks::empty("No site yet", "Nothing can run until a host has joined.", &html! {
-                p { "A farm on one machine brings its own site:" }
-                (blocks::command("forgeyard up"))
-                p { "Or join this host to this farm; the token is made by an admin:" }
-                (blocks::command(&format!("forgeyard site join {}", shell.public_url)))
-            }))
-        } @else {
-            div.cards.wide { @for row in rows { (card(shell, row)) } }
-        }
-    })
+    page(
+        shell,
+        Tab::Devices,
+        "Sites",
+        &html! {
+            header.page-head {
+                h1 { "Sites" }
+                p.lead { "Hosts that make machines. A site dials out; it needs no open port." }
+            }
+            (devices::subtabs(false))
+            @if rows.is_empty() {
+                (blocks::empty("No site yet", "Nothing can run until a host has joined.", &html! {
+                    p { "A farm on one machine brings its own site:" }
+                    (blocks::command("forgeyard up"))
+                    p { "Or join this host to this farm; the token is made by an admin:" }
+                    (blocks::command(&format!("forgeyard site join {}", shell.public_url)))
+                }))
+            } @else {
+                div.cards.wide { @for row in rows { (card(shell, row)) } }
+            }
+        },
+    )
 }
 
 fn card(shell: &Shell, row: &Site) -> Markup {

@@ -12,54 +12,59 @@ use maud::{Markup, html};
 /// The page.
 pub fn status(shell: &Shell, status: &Status) -> Markup {
     let (word, sentence) = overall(shell, status);
-    page(shell, Tab::Status, "Status", &html! {
-        section.overall.(word.tone.class()) {
-            (word.tone.icon())
-            div { h1 { (sentence) } p { (status.farm) " · as of " (words::exact(status.at)) " UTC" } }
-        }
-        (figures(status))
-        @if !status.alarms.is_empty() {
-            section.alarms {
-                h2 { "Alarms" }
-                @for alarm in &status.alarms { (blocks::explanation(Tone::Warn, "", alarm, None)) }
+    page(
+        shell,
+        Tab::Status,
+        "Status",
+        &html! {
+            section.overall.(word.tone.class()) {
+                (word.tone.icon())
+                div { h1 { (sentence) } p { (status.farm) " · as of " (words::exact(status.at)) " UTC" } }
             }
-        }
-        div.cards {
-            section.card {
-                h2 { "Sites" }
-                @if status.sites.is_empty() {
-                    p.quiet-text { "No host has joined. Start one with " code { "forgeyard up" } " or " code { "forgeyard site join" } "." }
+            (figures(status))
+            @if !status.alarms.is_empty() {
+                section.alarms {
+                    h2 { "Alarms" }
+                    @for alarm in &status.alarms { (blocks::explanation(Tone::Warn, "", alarm, None)) }
                 }
-                ul.plain.status-list {
-                    @for site in &status.sites {
-                        li {
-                            (sites::voice(site.heard_at, site.draining, shell.now).badge())
-                            span.name { (site.name) }
-                            span.sub { @match site.heard_at { Some(at) => { "heard " (words::when(shell.now, at)) } None => { "never heard" } } }
+            }
+            div.cards {
+                section.card {
+                    h2 { "Sites" }
+                    @if status.sites.is_empty() {
+                        p.quiet-text { "No host has joined. Start one with " code { "forgeyard up" } " or " code { "forgeyard site join" } "." }
+                    }
+                    ul.plain.status-list {
+                        @for site in &status.sites {
+                            li {
+                                (sites::voice(site.heard_at, site.draining, shell.now).badge())
+                                span.name { (site.name) }
+                                span.sub { @match site.heard_at { Some(at) => { "heard " (words::when(shell.now, at)) } None => { "never heard" } } }
+                            }
                         }
                     }
                 }
-            }
-            section.card {
-                h2 { "Devices" }
-                @if status.devices.is_empty() {
-                    p.quiet-text { "None reported. GPU tests wait until a site offers one; see what a host offers with " code { "forgeyard doctor" } "." }
-                }
-                ul.plain.status-list {
-                    @for device in &status.devices {
-                        li {
-                            (tone::device(&device.state).badge())
-                            span.name { (device.facts.model) }
-                            span.sub { (device.facts.kind.label()) }
+                section.card {
+                    h2 { "Devices" }
+                    @if status.devices.is_empty() {
+                        p.quiet-text { "None reported. GPU tests wait until a site offers one; see what a host offers with " code { "forgeyard doctor" } "." }
+                    }
+                    ul.plain.status-list {
+                        @for device in &status.devices {
+                            li {
+                                (tone::device(&device.state).badge())
+                                span.name { (device.facts.model) }
+                                span.sub { (device.facts.kind.label()) }
+                            }
                         }
                     }
                 }
+                (counts("Jobs", &status.jobs, "No job is known. The first event brings some."))
+                (counts("Machines", &status.runners, "No machine exists. One is made for each attempt and removed after it."))
             }
-            (counts("Jobs", &status.jobs, "No job is known. The first event brings some."))
-            (counts("Machines", &status.runners, "No machine exists. One is made for each attempt and removed after it."))
-        }
-        p.quiet-text { "The same as JSON: " code { "GET /api/v1/status" } }
-    })
+            p.quiet-text { "The same as JSON: " code { "GET /api/v1/status" } }
+        },
+    )
 }
 
 fn overall(shell: &Shell, status: &Status) -> (Word, &'static str) {

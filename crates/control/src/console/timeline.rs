@@ -3,9 +3,9 @@
 
 use super::{Names, routes, tone, words};
 use forgeyard_api::people::PipelineView;
+use forgeyard_model::Timestamp;
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
-use forgeyard_model::Timestamp;
 use maud::{Markup, html};
 use std::time::Duration;
 

@@ -55,7 +55,9 @@ impl Tone {
             // A ring with a tick.
             Tone::Good => "M8 1.5a6.5 6.5 0 1 1 0 13a6.5 6.5 0 0 1 0-13M5 8.3l2.1 2.1L11.2 6",
             // An octagon with a cross.
-            Tone::Bad => "M5.3 1.5h5.4l3.8 3.8v5.4l-3.8 3.8H5.3l-3.8-3.8V5.3zM5.7 5.7l4.6 4.6M10.3 5.7l-4.6 4.6",
+            Tone::Bad => {
+                "M5.3 1.5h5.4l3.8 3.8v5.4l-3.8 3.8H5.3l-3.8-3.8V5.3zM5.7 5.7l4.6 4.6M10.3 5.7l-4.6 4.6"
+            }
             // An open ring around a dot.
             Tone::Active => "M8 1.5A6.5 6.5 0 1 1 1.5 8M8 6.8a1.2 1.2 0 1 1 0 2.4a1.2 1.2 0 0 1 0-2.4",
             // A clock.
@@ -129,7 +131,9 @@ pub const fn job(state: &JobState) -> Word {
     match state {
         JobState::Held(Hold::Approval { .. }) => word(Tone::Warn, "needs approval"),
         JobState::Held(Hold::Retry { .. }) => word(Tone::Waiting, "backing off"),
-        JobState::Held(Hold::Source | Hold::Artifacts { .. } | Hold::Inspection) => word(Tone::Waiting, "held"),
+        JobState::Held(Hold::Source | Hold::Artifacts { .. } | Hold::Inspection) => {
+            word(Tone::Waiting, "held")
+        }
         JobState::Queued => word(Tone::Waiting, "queued"),
         JobState::Placed { .. } => word(Tone::Active, "placed"),
         JobState::Starting { .. } => word(Tone::Active, "starting"),

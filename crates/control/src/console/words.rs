@@ -223,3 +223,78 @@ pub fn strip_terminal_codes(text: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn spans_have_at_most_two_units() {
+        let cases = [
+            (400, "0.4 s"),
+            (9_990, "9.9 s"),
+            (42_000, "42 s"),
+            (192_000, "3 min 12 s"),
+            (3_840_000, "1 h 04 min"),
+            (183_600_000, "2 d 3 h"),
+        ];
+        for (millis, text) in cases {
+            assert_eq!(duration(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_in_binary_units() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (4_811_236, "4.5 MiB"),
+            (188_416, "184 KiB"),
+            (u64::MAX, "16777215 TiB"),
+        ];
+        for (size, text) in cases {
+            assert_eq!(bytes(size), text);
+        }
+    }
+
+    #[test]
+    fn terminal_codes_vanish_and_progress_bars_show_their_last_state() {
+        let cases = [
+            ("\u{1b}[1m\u{1b}[31mred\u{1b}[0m", "red"),
+            ("\u{1b}]0;title\u{7}text", "text"),
+            ("\u{1b}]8;;https://example.org\u{1b}\\link\u{1b}]8;;\u{1b}\\", "link"),
+            ("\u{1b}(Bplain", "plain"),
+            ("10%\r50%\r100%\r\n", "100%"),
+            ("cut \u{1b}[3", "cut "),
+            ("a\u{202e}b", "a<U+202E>b"),
+            ("bell\u{7}", "bell\u{fffd}"),
+            ("tab\tstays", "tab\tstays"),
+        ];
+        for (raw, shown) in cases {
+            assert_eq!(visible(raw), shown, "{raw:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_keeps_a_code_that_moves_or_hides_text(line in any::<String>()) {
+            let shown = visible(&line);
+            prop_assert!(shown.chars().all(|c| !c.is_control() || c == '\t'), "{shown:?}");
+            let reordering = ['\u{202e}', '\u{2066}'];
+            prop_assert!(!shown.contains(reordering));
+        }
+
+        #[test]
+        fn plain_text_is_shown_as_it_is(line in "[ -~äöüß…→]*") {
+            prop_assert_eq!(visible(&line), line);
+        }
+
+        #[test]
+        fn a_query_value_cannot_leave_its_place(text in any::<String>()) {
+            let quoted = crate::console::routes::query(&text);
+            prop_assert!(quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~%".contains(&b)));
+        }
+    }
+}

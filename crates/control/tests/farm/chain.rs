@@ -15,13 +15,21 @@ use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
 use forgeyard_model::plan::{EnvironmentRequest, PipelineFile};
 use forgeyard_model::resources::{DeviceKind, GpuRequest};
 use forgeyard_model::runner::{Runner, RunnerState};
-use forgeyard_model::verdict::{Blame, DeviceUse, ExitFacts, LogLine, Metric, Outcome, RetryPolicy, StepFacts, Verdict};
-use forgeyard_model::{ArtifactId, AttemptId, EnvironmentId, Explanation, JobId, Lane, LeaseId, PipelineId, RunnerId};
+use forgeyard_model::verdict::{
+    Blame, DeviceUse, ExitFacts, LogLine, Metric, Outcome, RetryPolicy, StepFacts, Verdict,
+};
+use forgeyard_model::{
+    ArtifactId, AttemptId, EnvironmentId, Explanation, JobId, Lane, LeaseId, PipelineId, RunnerId,
+};
 use std::collections::BTreeSet;
 
 /// The packages and what each is built on.
-pub const DIAMOND: [(&str, &[&str]); 4] =
-    [("fy-core", &[]), ("fy-solve", &["fy-core"]), ("fy-mesh", &["fy-core"]), ("fy-app", &["fy-solve", "fy-mesh"])];
+pub const DIAMOND: [(&str, &[&str]); 4] = [
+    ("fy-core", &[]),
+    ("fy-solve", &["fy-core"]),
+    ("fy-mesh", &["fy-core"]),
+    ("fy-app", &["fy-solve", "fy-mesh"]),
+];
 
 pub fn pipeline(key: u64, age: u64, lane: Lane, state: PipelineState) -> Pipeline {
     let at = ago(age);
@@ -32,7 +40,11 @@ pub fn pipeline(key: u64, age: u64, lane: Lane, state: PipelineState) -> Pipelin
         id: pipe,
         delivery: "f3a1c8de-20f4-11f1-9d2c-6f0c1d9b7e55".to_owned(),
         event: ForgeEvent {
-            repository: Repository { forge: name("github"), id: 481_516, name: "kestrel-sim/kestrel".to_owned() },
+            repository: Repository {
+                forge: name("github"),
+                id: 481_516,
+                name: "kestrel-sim/kestrel".to_owned(),
+            },
             trigger: match lane {
                 Lane::Protected => Trigger::Push { git_ref: "refs/heads/main".to_owned() },
                 Lane::SameRepoPr | Lane::ForkPr => Trigger::PullRequest {
@@ -50,7 +62,11 @@ pub fn pipeline(key: u64, age: u64, lane: Lane, state: PipelineState) -> Pipelin
         lane,
         allowed_by: vec!["kestrel-main".to_owned()],
         file: Some(PipelineFile {
-            environment: Some(EnvironmentRequest { name: name("kestrel"), specs: vec!["fy-app".to_owned()], run: vec!["fy-app".to_owned(), "--selftest".to_owned()] }),
+            environment: Some(EnvironmentRequest {
+                name: name("kestrel"),
+                specs: vec!["fy-app".to_owned()],
+                run: vec!["fy-app".to_owned(), "--selftest".to_owned()],
+            }),
             ..PipelineFile::default()
         }),
         source: Some(SourceRecord {
@@ -75,7 +91,15 @@ pub fn pipeline(key: u64, age: u64, lane: Lane, state: PipelineState) -> Pipelin
     }
 }
 
-fn job_of(pipeline: &Pipeline, key: &str, kind: JobKind, needs: BTreeSet<JobId>, state: JobState, began: u64, ended: Option<u64>) -> Job {
+fn job_of(
+    pipeline: &Pipeline,
+    key: &str,
+    kind: JobKind,
+    needs: BTreeSet<JobId>,
+    state: JobState,
+    began: u64,
+    ended: Option<u64>,
+) -> Job {
     let at = after(pipeline.created_at, began);
     let gpu = key.ends_with("/gpu");
     let output = key.split('/').nth(1).unwrap_or_default().to_owned();
@@ -87,7 +111,12 @@ fn job_of(pipeline: &Pipeline, key: &str, kind: JobKind, needs: BTreeSet<JobId>,
         kind,
         spec: Some(JobSpec {
             flavor: name(if gpu { "gpu-medium" } else { "cpu-large" }),
-            gpu: gpu.then(|| GpuRequest { count: 1, kind: None, min_memory_mib: 8192, min_compute_capability: 0 }),
+            gpu: gpu.then(|| GpuRequest {
+                count: 1,
+                kind: None,
+                min_memory_mib: 8192,
+                min_compute_capability: 0,
+            }),
             needs: BTreeSet::new(),
             inputs: Vec::new(),
             files: Vec::new(),
@@ -102,7 +131,11 @@ fn job_of(pipeline: &Pipeline, key: &str, kind: JobKind, needs: BTreeSet<JobId>,
             selection: Some(TestSelection {
                 indexes: vec![0, 1],
                 gpu: if gpu { GpuNeed::Required } else { GpuNeed::None },
-                reason: if gpu { "the package links libOpenCL.so.1 and its test calls clGetDeviceIDs".to_owned() } else { "no test of it speaks to a device".to_owned() },
+                reason: if gpu {
+                    "the package links libOpenCL.so.1 and its test calls clGetDeviceIDs".to_owned()
+                } else {
+                    "no test of it speaks to a device".to_owned()
+                },
             }),
         }),
         needs,
@@ -122,7 +155,13 @@ fn job_of(pipeline: &Pipeline, key: &str, kind: JobKind, needs: BTreeSet<JobId>,
     }
 }
 
-pub fn attempt_of(job: &Job, pipeline: &Pipeline, began: u64, ended: Option<u64>, lease: Option<LeaseId>) -> Attempt {
+pub fn attempt_of(
+    job: &Job,
+    pipeline: &Pipeline,
+    began: u64,
+    ended: Option<u64>,
+    lease: Option<LeaseId>,
+) -> Attempt {
     let outcome = match job.state {
         JobState::Ended { outcome } => Some(outcome),
         _ => None,
@@ -168,7 +207,14 @@ pub enum Stop {
 
 /// A pipeline of the diamond recipe.
 pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
-    let mut view = PipelineView { pipeline, jobs: Vec::new(), attempts: Vec::new(), artifacts: Vec::new(), leases: Vec::new(), environment: None };
+    let mut view = PipelineView {
+        pipeline,
+        jobs: Vec::new(),
+        attempts: Vec::new(),
+        artifacts: Vec::new(),
+        leases: Vec::new(),
+        environment: None,
+    };
     let good = JobState::Ended { outcome: Outcome::Succeeded };
     let mut add = |key: &str, kind, needs: &[&str], span: (u64, u64), reached: bool| {
         let needs: BTreeSet<JobId> = needs.iter().map(|need| JobId::derive(view.pipeline.id, need)).collect();
@@ -176,7 +222,9 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
         let over = view.pipeline.created_at.plus(Duration::from_secs(span.1)) <= NOW;
         let fails = stop == Stop::Failed && key == "test/fy-solve/gpu";
         let state = match (reached, over, fails) {
-            (false, ..) if kind == JobKind::Test || !needs.is_empty() => JobState::Held(Hold::Artifacts { of: needs.clone() }),
+            (false, ..) if kind == JobKind::Test || !needs.is_empty() => {
+                JobState::Held(Hold::Artifacts { of: needs.clone() })
+            }
             (false, ..) => JobState::Queued,
             (true, true, true) => JobState::Ended { outcome: Outcome::Failed },
             (true, true, false) => good.clone(),
@@ -186,12 +234,13 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
         let elapsed = NOW.since(view.pipeline.created_at).as_secs();
         let span = (span.0.min(elapsed.saturating_sub(7)), span.1);
         let job = job_of(&view.pipeline, key, kind, needs, state, span.0, ended);
-        let lease = (reached && key.ends_with("/gpu")).then(|| LeaseId::derive(job.id, "lease"));
+        let lease = (reached && key.ends_with("/gpu"))
+            .then(|| if ended.is_some() { LeaseId::derive(job.id, "lease") } else { lease_id() });
         if reached {
             let attempt = attempt_of(&job, &view.pipeline, span.0, ended, lease);
             if let Some(lease) = lease {
                 view.leases.push(Lease {
-                    id: if ended.is_none() { lease_id() } else { lease },
+                    id: lease,
                     site: site_id(1),
                     attempt: attempt.id,
                     runner: attempt.runner,
@@ -214,34 +263,73 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
         let all = stop != Stop::Testing;
         for (package, needs) in DIAMOND {
             let key = format!("build/{package}");
-            let needs: Vec<String> = std::iter::once("plan".to_owned()).chain(needs.iter().map(|need| format!("build/{need}"))).collect();
+            let needs: Vec<String> = std::iter::once("plan".to_owned())
+                .chain(needs.iter().map(|need| format!("build/{need}")))
+                .collect();
             let needs: Vec<&str> = needs.iter().map(String::as_str).collect();
-            let span = match package { "fy-core" => (12, 96), "fy-solve" => (97, 210), "fy-mesh" => (97, 163), _ => (211, 262) };
+            let span = match package {
+                "fy-core" => (12, 96),
+                "fy-solve" => (97, 210),
+                "fy-mesh" => (97, 163),
+                _ => (211, 262),
+            };
             add(&key, JobKind::Build, &needs, span, all || package != "fy-app");
         }
-        for (package, place, span) in [("fy-core", "gpu", (98, 141)), ("fy-solve", "gpu", (212, 274)), ("fy-mesh", "cpu", (165, 188)), ("fy-app", "gpu", (276, 322))] {
+        for (package, place, span) in [
+            ("fy-core", "gpu", (98, 141)),
+            ("fy-solve", "gpu", (212, 274)),
+            ("fy-mesh", "cpu", (165, 188)),
+            ("fy-app", "gpu", (276, 322)),
+        ] {
             let build = format!("build/{package}");
-            add(&format!("test/{package}/{place}"), JobKind::Test, &[&build], span, all || package == "fy-core" || package == "fy-mesh");
+            add(
+                &format!("test/{package}/{place}"),
+                JobKind::Test,
+                &[&build],
+                span,
+                all || package == "fy-core" || package == "fy-mesh",
+            );
         }
     }
-    let made: Vec<Artifact> = view.attempts.iter().filter_map(|attempt| {
-        let job = view.jobs.iter().find(|job| job.id == attempt.job)?;
-        let (kind, file) = match job.kind {
-            JobKind::Plan => (ArtifactKind::Plan, "plan.json".to_owned()),
-            JobKind::Build => (ArtifactKind::CondaPackage, format!("{}-2.4.1-h5f1c0d_0.conda", job.outputs[0])),
-            JobKind::Test => return None,
-        };
-        Some(Artifact {
-            id: ArtifactId::derive(attempt.id, &file), kind, digest: digest(&file), name: file,
-            size: if kind == ArtifactKind::Plan { 9_411 } else { 4_811_236 },
-            pipeline: view.pipeline.id, job: Some(job.id), attempt: Some(attempt.id), lane: view.pipeline.lane,
-            stored_at: attempt.ended_at?, generation: 1,
+    let made: Vec<Artifact> = view
+        .attempts
+        .iter()
+        .filter_map(|attempt| {
+            let job = view.jobs.iter().find(|job| job.id == attempt.job)?;
+            let (kind, file) = match job.kind {
+                JobKind::Plan => (ArtifactKind::Plan, "plan.json".to_owned()),
+                JobKind::Build => {
+                    (ArtifactKind::CondaPackage, format!("{}-2.4.1-h5f1c0d_0.conda", job.outputs[0]))
+                }
+                JobKind::Test => return None,
+            };
+            Some(Artifact {
+                id: ArtifactId::derive(attempt.id, &file),
+                kind,
+                digest: digest(&file),
+                name: file,
+                size: if kind == ArtifactKind::Plan { 9_411 } else { 4_811_236 },
+                pipeline: view.pipeline.id,
+                job: Some(job.id),
+                attempt: Some(attempt.id),
+                lane: view.pipeline.lane,
+                stored_at: attempt.ended_at?,
+                generation: 1,
+            })
         })
-    }).collect();
+        .collect();
     view.artifacts.push(Artifact {
-        id: ArtifactId::derive(view.pipeline.id, "source"), kind: ArtifactKind::Source, name: "source.tar".to_owned(), digest: digest("source"),
-        size: 188_416, pipeline: view.pipeline.id, job: None, attempt: None, lane: view.pipeline.lane,
-        stored_at: after(view.pipeline.created_at, 3), generation: 1,
+        id: ArtifactId::derive(view.pipeline.id, "source"),
+        kind: ArtifactKind::Source,
+        name: "source.tar".to_owned(),
+        digest: digest("source"),
+        size: 188_416,
+        pipeline: view.pipeline.id,
+        job: None,
+        attempt: None,
+        lane: view.pipeline.lane,
+        stored_at: after(view.pipeline.created_at, 3),
+        generation: 1,
     });
     view.artifacts.extend(made);
     if stop == Stop::Failed {
@@ -281,9 +369,12 @@ pub fn waiting() -> Explanation {
 }
 
 pub fn failed() -> PipelineView {
-    let reason = Explanation::new("pipeline.job_failed", "test/fy-solve/gpu failed: 3 of 48 tests, results differ from the reference")
-        .with("class numeric.mismatch, line 412 of its log")
-        .fix("compare on one architecture first: forgeyard job rerun JOB --test-only");
+    let reason = Explanation::new(
+        "pipeline.job_failed",
+        "test/fy-solve/gpu failed: 3 of 48 tests, results differ from the reference",
+    )
+    .with("class numeric.mismatch, line 412 of its log")
+    .fix("compare on one architecture first: forgeyard job rerun JOB --test-only");
     diamond(pipeline(3, 700, Lane::SameRepoPr, PipelineState::Failed { reason }), Stop::Failed)
 }
 
@@ -296,7 +387,12 @@ pub fn succeeded() -> PipelineView {
 }
 
 pub fn ready() -> EnvironmentState {
-    let locked = |file: &str, channel: &str| LockedPackage { subdir: "linux-64".to_owned(), file_name: file.to_owned(), digest: digest(file), url: format!("https://{channel}/linux-64/{file}") };
+    let locked = |file: &str, channel: &str| LockedPackage {
+        subdir: "linux-64".to_owned(),
+        file_name: file.to_owned(),
+        digest: digest(file),
+        url: format!("https://{channel}/linux-64/{file}"),
+    };
     let ours = "farm.example.org/channel/kestrel-main";
     EnvironmentState::Ready {
         lock: vec![
@@ -314,9 +410,17 @@ pub fn ready() -> EnvironmentState {
 
 pub fn environment(pipeline: &Pipeline, state: EnvironmentState) -> Environment {
     Environment {
-        id: EnvironmentId::derive(pipeline.id, "kestrel"), name: name("kestrel"), pipeline: pipeline.id, channel: name("kestrel-main"),
-        specs: vec!["fy-app".to_owned()], run: vec!["fy-app".to_owned(), "--selftest".to_owned()], state,
-        requested_at: after(pipeline.created_at, 326), since: after(pipeline.created_at, 341), deadline: None, generation: 2,
+        id: EnvironmentId::derive(pipeline.id, "kestrel"),
+        name: name("kestrel"),
+        pipeline: pipeline.id,
+        channel: name("kestrel-main"),
+        specs: vec!["fy-app".to_owned()],
+        run: vec!["fy-app".to_owned(), "--selftest".to_owned()],
+        state,
+        requested_at: after(pipeline.created_at, 326),
+        since: after(pipeline.created_at, 341),
+        deadline: None,
+        generation: 2,
     }
 }
 
@@ -324,10 +428,22 @@ pub fn channel() -> Channel {
     let view = succeeded();
     Channel {
         name: name("kestrel-main"),
-        entries: view.artifacts.iter().filter(|artifact| artifact.kind == ArtifactKind::CondaPackage).map(|artifact| ChannelEntry {
-            subdir: "linux-64".to_owned(), file_name: artifact.name.clone(), digest: artifact.digest, size: artifact.size, artifact: artifact.id,
-            record: serde_json::Value::Null, attestation: digest(&format!("statement {}", artifact.name)), pipeline: artifact.pipeline, promoted_at: ago(5072),
-        }).collect(),
+        entries: view
+            .artifacts
+            .iter()
+            .filter(|artifact| artifact.kind == ArtifactKind::CondaPackage)
+            .map(|artifact| ChannelEntry {
+                subdir: "linux-64".to_owned(),
+                file_name: artifact.name.clone(),
+                digest: artifact.digest,
+                size: artifact.size,
+                artifact: artifact.id,
+                record: serde_json::Value::Null,
+                attestation: digest(&format!("statement {}", artifact.name)),
+                pipeline: artifact.pipeline,
+                promoted_at: ago(5072),
+            })
+            .collect(),
         changed_at: ago(5072),
         generation: 12,
     }
@@ -353,29 +469,62 @@ pub fn verdict() -> Verdict {
 
 pub fn facts(at: Timestamp, code: i32) -> ExitFacts {
     ExitFacts {
-        steps: vec![StepFacts { name: "test".to_owned(), started_at: at, ended_at: after(at, 60), exit_code: Some(code), signal: None }],
+        steps: vec![StepFacts {
+            name: "test".to_owned(),
+            started_at: at,
+            ended_at: after(at, 60),
+            exit_code: Some(code),
+            signal: None,
+        }],
         peak_memory_bytes: Some(2_811_000_000),
-        device: Some(DeviceUse { kind: DeviceKind::Nvidia, touched: true, evidence: vec!["412 s of kernel time by NVML accounting".to_owned()] }),
-        metrics: [("saxpy".to_owned(), Metric { value: "187.4".to_owned(), unit: "GFLOP/s".to_owned() })].into(),
+        device: Some(DeviceUse {
+            kind: DeviceKind::Nvidia,
+            touched: true,
+            evidence: vec!["412 s of kernel time by NVML accounting".to_owned()],
+        }),
+        metrics: [("saxpy".to_owned(), Metric { value: "187.4".to_owned(), unit: "GFLOP/s".to_owned() })]
+            .into(),
         ..ExitFacts::default()
     }
 }
 
 pub fn runner_of(attempt: &Attempt, state: RunnerState) -> Runner {
     Runner {
-        id: attempt.runner, site: attempt.site, pool: name("sheds"), provider: name("sandbox"), flavor: name("gpu-medium"), image: name("host"),
-        attempt: attempt.id, state, requested_at: attempt.placed_at, ready_at: attempt.started_at, since: attempt.placed_at, deadline: None, generation: 6,
+        id: attempt.runner,
+        site: attempt.site,
+        pool: name("sheds"),
+        provider: name("sandbox"),
+        flavor: name("gpu-medium"),
+        image: name("host"),
+        attempt: attempt.id,
+        state,
+        requested_at: attempt.placed_at,
+        ready_at: attempt.started_at,
+        since: attempt.placed_at,
+        deadline: None,
+        generation: 6,
     }
 }
 
 /// The job of this key with all that belongs to it.
 pub fn job_view(view: &PipelineView, key: &str) -> JobView {
     let job = view.jobs.iter().find(|job| job.key == key).unwrap().clone();
-    let attempts: Vec<Attempt> = view.attempts.iter().filter(|attempt| attempt.job == job.id).cloned().collect();
+    let attempts: Vec<Attempt> =
+        view.attempts.iter().filter(|attempt| attempt.job == job.id).cloned().collect();
     JobView {
         pipeline: view.pipeline.clone(),
-        runners: attempts.iter().map(|attempt| runner_of(attempt, if job.state.ended() { RunnerState::Deleted } else { RunnerState::Busy })).collect(),
-        leases: view.leases.iter().filter(|lease| attempts.iter().any(|attempt| attempt.id == lease.attempt)).cloned().collect(),
+        runners: attempts
+            .iter()
+            .map(|attempt| {
+                runner_of(attempt, if job.state.ended() { RunnerState::Deleted } else { RunnerState::Busy })
+            })
+            .collect(),
+        leases: view
+            .leases
+            .iter()
+            .filter(|lease| attempts.iter().any(|attempt| attempt.id == lease.attempt))
+            .cloned()
+            .collect(),
         artifacts: view.artifacts.iter().filter(|artifact| artifact.job == Some(job.id)).cloned().collect(),
         events: if attempts.is_empty() { Vec::new() } else { events().into_iter().take(5).collect() },
         attempts,
@@ -386,23 +535,48 @@ pub fn job_view(view: &PipelineView, key: &str) -> JobView {
 pub fn why(view: &JobView) -> Why {
     let job = &view.job;
     let (reason, next, position) = match &job.state {
-        JobState::Ended { outcome: Outcome::Succeeded } => (Explanation::new("job.succeeded", "everything that was asked was done and seen"), "", None),
+        JobState::Ended { outcome: Outcome::Succeeded } => {
+            (Explanation::new("job.succeeded", "everything that was asked was done and seen"), "", None)
+        }
         JobState::Ended { .. } => (
             Explanation::new("test.failed", "the test itself failed; the machine and the device were well")
-                .with("exit status 1 of the step test").with("device verified after the run: ready"),
-            "nothing: a genuine test failure is never run again by itself", None,
+                .with("exit status 1 of the step test")
+                .with("device verified after the run: ready"),
+            "nothing: a genuine test failure is never run again by itself",
+            None,
         ),
-        JobState::Queued => (job.waiting.clone().unwrap_or_else(waiting), "starts as soon as a machine is free, expected within 3 minutes", Some(2)),
+        JobState::Queued => (
+            job.waiting.clone().unwrap_or_else(waiting),
+            "starts as soon as a machine is free, expected within 3 minutes",
+            Some(2),
+        ),
         JobState::Held(Hold::Approval { reason }) => (reason.clone(), "waits for the approval", None),
-        JobState::Held(_) => (Explanation::new("hold.artifacts", "waits for the package of build/fy-mesh"), "queued as soon as the package is stored", None),
-        _ => (Explanation::new("job.running", "step test runs on shed-1, last heard 1 s ago"), "ends at the latest in 56 min, when its time limit is reached", None),
+        JobState::Held(_) => (
+            Explanation::new("hold.artifacts", "waits for the package of build/fy-mesh"),
+            "queued as soon as the package is stored",
+            None,
+        ),
+        _ => (
+            Explanation::new("job.running", "step test runs on shed-1, last heard 1 s ago"),
+            "ends at the latest in 56 min, when its time limit is reached",
+            None,
+        ),
     };
-    Why { state: job.state.name().to_owned(), reason, position, next: next.to_owned(), lines: Vec::new(), allowed_by: vec!["kestrel-main".to_owned()] }
+    Why {
+        state: job.state.name().to_owned(),
+        reason,
+        position,
+        next: next.to_owned(),
+        lines: Vec::new(),
+        allowed_by: vec!["kestrel-main".to_owned()],
+    }
 }
 
 /// A window of a test's log around its decisive line.
 pub fn log(decisive: bool) -> LogWindow {
-    let mut lines: Vec<String> = (380..412).map(|n| format!("\u{1b}[32mPASSED\u{1b}[0m tests/test_cg.py::test_residual[float64-{}]", n * 8)).collect();
+    let mut lines: Vec<String> = (380..412)
+        .map(|n| format!("\u{1b}[32mPASSED\u{1b}[0m tests/test_cg.py::test_residual[float64-{}]", n * 8))
+        .collect();
     lines.extend([
         "E   \u{1b}[1m\u{1b}[31mAssertionError\u{1b}[0m: Not equal to tolerance rtol=1e-05, atol=0".to_owned(),
         "E   ".to_owned(),
@@ -414,5 +588,13 @@ pub fn log(decisive: bool) -> LogWindow {
         "compiling kernels   1%\rcompiling kernels  50%\rcompiling kernels 100%".to_owned(),
         "===== 3 failed, 45 passed in 58.31s =====".to_owned(),
     ]);
-    LogWindow { first: 380, start: 30_112, lines, next: 33_871, decisive: decisive.then_some(412), complete: decisive, dropped: 0 }
+    LogWindow {
+        first: 380,
+        start: 30_112,
+        lines,
+        next: 33_871,
+        decisive: decisive.then_some(412),
+        complete: decisive,
+        dropped: 0,
+    }
 }

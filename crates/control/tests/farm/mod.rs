@@ -1,7 +1,11 @@
 //! A made-up farm for tests and for the example that writes all pages: one repository with a recipe of four packages
 //! that depend on each other as a diamond, two sites, three devices (one simulated).
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "fixtures are written by hand and known to be well formed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "fixtures are written by hand and known to be well formed"
+)]
 #![allow(unreachable_pub, reason = "shared by tests and an example, which are crates of their own")]
 #![allow(dead_code, reason = "each user takes its part")]
 

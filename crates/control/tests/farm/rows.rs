@@ -40,8 +40,20 @@ pub fn device(key: &str, kind: DeviceKind, model: &str, state: DeviceState) -> D
             model: model.to_owned(),
             uuid: real.then(|| "GPU-5d1c2b7e-8c1f-4f0e-9a57-0c6a3f2f9d11".to_owned()),
             driver: if real { "nvidia 570.86.15".to_owned() } else { "pocl 6.0".to_owned() },
-            memory_mib: if model.contains("V100") { 32_768 } else if real { 20_475 } else { 4096 },
-            compute_capability: if model.contains("V100") { 70 } else if real { 89 } else { 0 },
+            memory_mib: if model.contains("V100") {
+                32_768
+            } else if real {
+                20_475
+            } else {
+                4096
+            },
+            compute_capability: if model.contains("V100") {
+                70
+            } else if real {
+                89
+            } else {
+                0
+            },
             iommu_group: real.then_some(19),
             numa_node: real.then_some(0),
             nodes: Vec::new(),
@@ -56,9 +68,19 @@ pub fn device(key: &str, kind: DeviceKind, model: &str, state: DeviceState) -> D
 /// A free simulated device, a leased real one, a quarantined real one.
 pub fn devices() -> Vec<Device> {
     vec![
-        device("pci:0000:01:00.0", DeviceKind::Nvidia, "NVIDIA RTX 4000 SFF Ada Generation", DeviceState::Leased { lease: lease_id() }),
+        device(
+            "pci:0000:01:00.0",
+            DeviceKind::Nvidia,
+            "NVIDIA RTX 4000 SFF Ada Generation",
+            DeviceState::Leased { lease: lease_id() },
+        ),
         device("opencl:0:0", DeviceKind::OpenclCpu, "pthread-haswell Xeon E5-2680 v4", DeviceState::Ready),
-        device("pci:0000:41:00.0", DeviceKind::Nvidia, "Tesla V100-PCIE-32GB", DeviceState::Quarantined { reason: quarantine() }),
+        device(
+            "pci:0000:41:00.0",
+            DeviceKind::Nvidia,
+            "Tesla V100-PCIE-32GB",
+            DeviceState::Quarantined { reason: quarantine() },
+        ),
     ]
 }
 
@@ -85,9 +107,36 @@ pub fn devices_view() -> DevicesView {
         history: BTreeMap::from([(
             device_id("pci:0000:41:00.0"),
             vec![
-                event(3, ago(5400), farm(), "DeviceQuarantined", &subject, Some("verifying"), "quarantined", Some("fell off the bus: Xid 79")),
-                event(2, ago(864_000), person(), "DeviceCleared", &subject, Some("quarantined"), "ready", Some("reseated")),
-                event(1, ago(868_000), farm(), "DeviceQuarantined", &subject, Some("verifying"), "quarantined", Some("no answer after reset")),
+                event(
+                    3,
+                    ago(5400),
+                    farm(),
+                    "DeviceQuarantined",
+                    &subject,
+                    Some("verifying"),
+                    "quarantined",
+                    Some("fell off the bus: Xid 79"),
+                ),
+                event(
+                    2,
+                    ago(864_000),
+                    person(),
+                    "DeviceCleared",
+                    &subject,
+                    Some("quarantined"),
+                    "ready",
+                    Some("reseated"),
+                ),
+                event(
+                    1,
+                    ago(868_000),
+                    farm(),
+                    "DeviceQuarantined",
+                    &subject,
+                    Some("verifying"),
+                    "quarantined",
+                    Some("no answer after reset"),
+                ),
             ],
         )]),
     }
@@ -101,26 +150,36 @@ pub fn host() -> HostFacts {
         kernel: "6.8.0-55-generic".to_owned(),
         providers: [name("sandbox")].into(),
         enforces: [Limit::Memory, Limit::Cpu, Limit::Processes, Limit::Wall, Limit::Network].into(),
-        cannot: vec![(Limit::Disk, "the folder is on a filesystem without project quotas (xfs mounted without `pquota`)".to_owned())],
+        cannot: vec![(
+            Limit::Disk,
+            "the folder is on a filesystem without project quotas (xfs mounted without `pquota`)".to_owned(),
+        )],
     }
 }
 
 pub fn sites() -> Vec<Site> {
-    let site = |key: u64, text: &str, host: Option<HostFacts>, heard: Option<u64>, draining: Option<u64>| Site {
-        id: site_id(key),
-        name: name(text),
-        token: digest(text),
-        public_key: digest(text).hex(),
-        host,
-        heard_at: heard.map(ago),
-        draining_since: draining.map(ago),
-        desired_generation: 118,
-        joined_at: ago(2_000_000),
-        generation: 9,
-    };
+    let site =
+        |key: u64, text: &str, host: Option<HostFacts>, heard: Option<u64>, draining: Option<u64>| Site {
+            id: site_id(key),
+            name: name(text),
+            token: digest(text),
+            public_key: digest(text).hex(),
+            host,
+            heard_at: heard.map(ago),
+            draining_since: draining.map(ago),
+            desired_generation: 118,
+            joined_at: ago(2_000_000),
+            generation: 9,
+        };
     vec![
         site(1, "shed-1", Some(host()), Some(2), None),
-        site(2, "office", Some(HostFacts { host: "office-pc".to_owned(), cpu_millis: 7500, cannot: Vec::new(), ..host() }), Some(3), Some(600)),
+        site(
+            2,
+            "office",
+            Some(HostFacts { host: "office-pc".to_owned(), cpu_millis: 7500, cannot: Vec::new(), ..host() }),
+            Some(3),
+            Some(600),
+        ),
         site(3, "rack-b", None, None, None),
     ]
 }
@@ -167,13 +226,67 @@ pub fn events() -> Vec<EventRecord> {
     let attempt = view.attempts.last().unwrap().id.to_string();
     let by = |text: &str, kind| principal(text, kind);
     vec![
-        event(9, ago(61), farm(), "JobEnded", &job, Some("running"), "failed", Some("numeric.mismatch: 3 of 48 tests")),
-        event(8, ago(64), by("shed-1", PrincipalKind::Site), "LeaseReleasing", &lease_id().to_string(), Some("held"), "releasing", None),
-        event(7, ago(65), by("agent of attempt 1", PrincipalKind::Agent), "AttemptEnded", &attempt, Some("running"), "ended", None),
-        event(6, ago(131), by("agent of attempt 1", PrincipalKind::Agent), "AttemptStarted", &attempt, Some("starting"), "running", Some("step test")),
+        event(
+            9,
+            ago(61),
+            farm(),
+            "JobEnded",
+            &job,
+            Some("running"),
+            "failed",
+            Some("numeric.mismatch: 3 of 48 tests"),
+        ),
+        event(
+            8,
+            ago(64),
+            by("shed-1", PrincipalKind::Site),
+            "LeaseReleasing",
+            &lease_id().to_string(),
+            Some("held"),
+            "releasing",
+            None,
+        ),
+        event(
+            7,
+            ago(65),
+            by("agent of attempt 1", PrincipalKind::Agent),
+            "AttemptEnded",
+            &attempt,
+            Some("running"),
+            "ended",
+            None,
+        ),
+        event(
+            6,
+            ago(131),
+            by("agent of attempt 1", PrincipalKind::Agent),
+            "AttemptStarted",
+            &attempt,
+            Some("starting"),
+            "running",
+            Some("step test"),
+        ),
         event(5, ago(140), farm(), "JobPlaced", &job, Some("queued"), "placed", None),
-        event(4, ago(300), by("lena-k", PrincipalKind::Person { id: 7_340_033 }), "PipelineStarted", &view.pipeline.id.to_string(), None, "running", None),
-        event(3, ago(5400), person(), "DeviceQuarantined", &device_id("pci:0000:41:00.0").to_string(), Some("ready"), "quarantined", Some("fan noise")),
+        event(
+            4,
+            ago(300),
+            by("lena-k", PrincipalKind::Person { id: 7_340_033 }),
+            "PipelineStarted",
+            &view.pipeline.id.to_string(),
+            None,
+            "running",
+            None,
+        ),
+        event(
+            3,
+            ago(5400),
+            person(),
+            "DeviceQuarantined",
+            &device_id("pci:0000:41:00.0").to_string(),
+            Some("ready"),
+            "quarantined",
+            Some("fan noise"),
+        ),
     ]
 }
 
@@ -188,21 +301,60 @@ pub fn deliveries() -> Vec<Delivery> {
         generation: 2,
     };
     vec![
-        row("f3a1c8de-20f4-11f1-9d2c-6f0c1d9b7e55", "push", DeliveryState::Started { pipeline: chain::running().pipeline.id }, 1, ago(192)),
-        row("d2cc40be-20f3-11f1-8e71-0c1d9b7e5521", "pull_request", DeliveryState::Started { pipeline: chain::failed().pipeline.id }, 2, ago(640)),
-        row("bb31f0a6-20f3-11f1-92c4-1d9b7e556f0c", "pull_request", DeliveryState::Settled {
-            reason: Explanation::new("gate.no_grant", "no grant opens the pool gpu to pull requests of this fork")
+        row(
+            "f3a1c8de-20f4-11f1-9d2c-6f0c1d9b7e55",
+            "push",
+            DeliveryState::Started { pipeline: chain::running().pipeline.id },
+            1,
+            ago(192),
+        ),
+        row(
+            "d2cc40be-20f3-11f1-8e71-0c1d9b7e5521",
+            "pull_request",
+            DeliveryState::Started { pipeline: chain::failed().pipeline.id },
+            2,
+            ago(640),
+        ),
+        row(
+            "bb31f0a6-20f3-11f1-92c4-1d9b7e556f0c",
+            "pull_request",
+            DeliveryState::Settled {
+                reason: Explanation::new(
+                    "gate.no_grant",
+                    "no grant opens the pool gpu to pull requests of this fork",
+                )
                 .with("repository 481516 (kestrel-sim/kestrel), event fork-pull-request")
                 .with("grant kestrel-main covers push and pull-request only")
                 .fix("a maintainer adds fork-pull-request to the grant kestrel-main, with isolation vm"),
-        }, 1, ago(1900)),
-        row("90e2d7f2-20f2-11f1-86ff-9b7e556f0c1d", "workflow_job", DeliveryState::Settled {
-            reason: Explanation::new("demand.not_launched", "a job of a foreign CI: stored and explained, nothing is launched for it"),
-        }, 1, ago(4000)),
-        row("7c0b11e4-20f2-11f1-b0a8-7e556f0c1d9b", "push", DeliveryState::Rejected {
-            reason: Explanation::new("delivery.truncated", "the body ends in the middle of a JSON value at byte 8192")
+            },
+            1,
+            ago(1900),
+        ),
+        row(
+            "90e2d7f2-20f2-11f1-86ff-9b7e556f0c1d",
+            "workflow_job",
+            DeliveryState::Settled {
+                reason: Explanation::new(
+                    "demand.not_launched",
+                    "a job of a foreign CI: stored and explained, nothing is launched for it",
+                ),
+            },
+            1,
+            ago(4000),
+        ),
+        row(
+            "7c0b11e4-20f2-11f1-b0a8-7e556f0c1d9b",
+            "push",
+            DeliveryState::Rejected {
+                reason: Explanation::new(
+                    "delivery.truncated",
+                    "the body ends in the middle of a JSON value at byte 8192",
+                )
                 .fix("ask the forge to redeliver; if it happens again, look for a proxy that cuts bodies"),
-        }, 3, ago(9000)),
+            },
+            3,
+            ago(9000),
+        ),
         row("5a9f2c10-20f1-11f1-a4d1-556f0c1d9b7e", "ping", DeliveryState::Stored, 1, ago(1)),
     ]
 }
@@ -221,8 +373,19 @@ pub fn access() -> Access {
     };
     Access {
         grants: vec![
-            grant("kestrel-main", Some(481_516), "kestrel-sim/kestrel", &[EventClass::Push, EventClass::PullRequest]),
-            Grant { users: [].into(), lists: [].into(), roles: [].into(), isolation: Some(Isolation::Vm), ..grant("tern-forks", Some(234_242), "tern/tern-feedstock", &[EventClass::ForkPullRequest]) },
+            grant(
+                "kestrel-main",
+                Some(481_516),
+                "kestrel-sim/kestrel",
+                &[EventClass::Push, EventClass::PullRequest],
+            ),
+            Grant {
+                users: [].into(),
+                lists: [].into(),
+                roles: [].into(),
+                isolation: Some(Isolation::Vm),
+                ..grant("tern-forks", Some(234_242), "tern/tern-feedstock", &[EventClass::ForkPullRequest])
+            },
             grant("imported-17", None, "old/name", &[EventClass::Push]),
         ],
         lists: BTreeMap::from([("maintainers".to_owned(), [7_340_033, 99_120].into())]),
@@ -239,19 +402,49 @@ pub fn status(alarm: bool) -> Status {
         farm: "north shed".to_owned(),
         version: "0.1.0".to_owned(),
         at: NOW,
-        jobs: BTreeMap::from([("held", 3), ("queued", 2), ("running", 2), ("succeeded", 431), ("failed", 17), ("timed_out", 1)].map(|(k, v)| (k.to_owned(), v))),
-        runners: BTreeMap::from([("busy", 2), ("deleted", 466), ("draining", 1)].map(|(k, v)| (k.to_owned(), v))),
+        jobs: BTreeMap::from(
+            [
+                ("held", 3),
+                ("queued", 2),
+                ("running", 2),
+                ("succeeded", 431),
+                ("failed", 17),
+                ("timed_out", 1),
+            ]
+            .map(|(k, v)| (k.to_owned(), v)),
+        ),
+        runners: BTreeMap::from(
+            [("busy", 2), ("deleted", 466), ("draining", 1)].map(|(k, v)| (k.to_owned(), v)),
+        ),
         devices: devices(),
-        sites: sites().into_iter().map(|site| SiteStatus {
-            id: site.id, name: site.name.to_string(), heard_at: site.heard_at, draining: site.draining_since.is_some(), host: site.host,
-        }).collect(),
+        sites: sites()
+            .into_iter()
+            .map(|site| SiteStatus {
+                id: site.id,
+                name: site.name.to_string(),
+                heard_at: site.heard_at,
+                draining: site.draining_since.is_some(),
+                host: site.host,
+            })
+            .collect(),
         alarms: if alarm {
-            vec![Explanation::new("device.quarantined", "one of three devices is quarantined")
-                .with("Tesla V100-PCIE-32GB at shed-1, since 90 minutes").fix("see Devices")]
-        } else { Vec::new() },
+            vec![
+                Explanation::new("device.quarantined", "one of three devices is quarantined")
+                    .with("Tesla V100-PCIE-32GB at shed-1, since 90 minutes")
+                    .fix("see Devices"),
+            ]
+        } else {
+            Vec::new()
+        },
     }
 }
 
 pub fn empty_status() -> Status {
-    Status { jobs: BTreeMap::new(), runners: BTreeMap::new(), devices: Vec::new(), sites: Vec::new(), ..status(false) }
+    Status {
+        jobs: BTreeMap::new(),
+        runners: BTreeMap::new(),
+        devices: Vec::new(),
+        sites: Vec::new(),
+        ..status(false)
+    }
 }

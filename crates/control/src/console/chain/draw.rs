@@ -167,7 +167,9 @@ fn listed(graph: &Graph, index: usize, node: &Node, now: Timestamp) -> Markup {
     let after: Vec<&str> = graph
         .edges
         .iter()
-        .filter(|edge| edge.to == index && graph.nodes[edge.from].stage == Stage::Builds && node.stage == Stage::Builds)
+        .filter(|edge| {
+            edge.to == index && graph.nodes[edge.from].stage == Stage::Builds && node.stage == Stage::Builds
+        })
         .map(|edge| graph.nodes[edge.from].title.as_str())
         .collect();
     html! {

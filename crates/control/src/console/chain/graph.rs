@@ -193,7 +193,8 @@ fn ghost(stage: Stage, view: &PipelineView) -> Node {
 }
 
 fn job_node(view: &PipelineView, job: &Job) -> Node {
-    let last = view.attempts.iter().filter(|attempt| attempt.job == job.id).max_by_key(|attempt| attempt.fence);
+    let last =
+        view.attempts.iter().filter(|attempt| attempt.job == job.id).max_by_key(|attempt| attempt.fence);
     let name = job.key.split('/').nth(1).unwrap_or(&job.key);
     Node {
         stage: stage_of(job.kind),
@@ -258,7 +259,9 @@ fn promotion_node(view: &PipelineView) -> Node {
         (PipelineState::Promoting, None) => into(Word::new(Tone::Active, "promoting")),
         (PipelineState::Environment, None) => into(Word::new(Tone::Good, "promoted")),
         (PipelineState::Running, None) => into(Word::new(Tone::Idle, "not reached yet")),
-        (PipelineState::Succeeded, None) if pipeline.channel.is_some() => into(Word::new(Tone::Good, "promoted")),
+        (PipelineState::Succeeded, None) if pipeline.channel.is_some() => {
+            into(Word::new(Tone::Good, "promoted"))
+        }
         (PipelineState::Failed { .. }, None) if view.environment.is_some() => {
             into(Word::new(Tone::Good, "promoted"))
         }
@@ -271,7 +274,11 @@ fn promotion_node(view: &PipelineView) -> Node {
         stage: Stage::Promotion,
         title: "channel".to_owned(),
         word,
-        time: if pipeline.state == PipelineState::Promoting { Time::Since(pipeline.since) } else { Time::None },
+        time: if pipeline.state == PipelineState::Promoting {
+            Time::Since(pipeline.since)
+        } else {
+            Time::None
+        },
         detail,
         href,
         ghost: word.tone == Tone::Idle,

@@ -110,11 +110,13 @@ fn columns(graph: &Graph, folded: bool) -> (Vec<usize>, Vec<(Vec<Stage>, usize)>
     let mut headings: Vec<(Vec<Stage>, usize)> = Vec::new();
     let mut next = 0;
     for stage in Stage::ALL {
-        let here: Vec<usize> = (0..graph.nodes.len()).filter(|node| graph.nodes[*node].stage == stage).collect();
+        let here: Vec<usize> =
+            (0..graph.nodes.len()).filter(|node| graph.nodes[*node].stage == stage).collect();
         if here.is_empty() {
             continue;
         }
-        if let (true, Stage::Gate | Stage::Environment, Some((stages, column))) = (folded, stage, headings.last_mut())
+        if let (true, Stage::Gate | Stage::Environment, Some((stages, column))) =
+            (folded, stage, headings.last_mut())
         {
             stages.push(stage);
             for node in here {
@@ -159,9 +161,8 @@ fn depths_of_builds(graph: &Graph) -> Vec<usize> {
 fn sort(graph: &Graph, column_of: &[usize], slots: &mut [Vec<Slot>], column: usize, forward: bool) {
     let neighbour = if forward { column - 1 } else { column + 1 };
     let heights = heights(&slots[neighbour]);
-    let height_of = |wanted: Slot| {
-        slots[neighbour].iter().position(|slot| *slot == wanted).map(|index| heights[index])
-    };
+    let height_of =
+        |wanted: Slot| slots[neighbour].iter().position(|slot| *slot == wanted).map(|index| heights[index]);
     // The end of an edge in the neighbouring column: the node itself, or the lane that leads on to it.
     let end = |edge: usize| {
         let node = if forward { graph.edges[edge].from } else { graph.edges[edge].to };
@@ -171,9 +172,7 @@ fn sort(graph: &Graph, column_of: &[usize], slots: &mut [Vec<Slot>], column: usi
         let tied: Vec<f32> = match slot {
             Slot::Lane(edge) => height_of(end(edge)).into_iter().collect(),
             Slot::Node(node) => (0..graph.edges.len())
-                .filter(|edge| {
-                    node == if forward { graph.edges[*edge].to } else { graph.edges[*edge].from }
-                })
+                .filter(|edge| node == if forward { graph.edges[*edge].to } else { graph.edges[*edge].from })
                 .filter_map(|edge| height_of(end(edge)))
                 .collect(),
         };
@@ -231,7 +230,8 @@ fn place(
                 }
                 Slot::Lane(edge) => {
                     let y = middle + y;
-                    lanes[*edge].extend([Point { x: left(column), y }, Point { x: left(column) + NODE_WIDTH, y }]);
+                    lanes[*edge]
+                        .extend([Point { x: left(column), y }, Point { x: left(column) + NODE_WIDTH, y }]);
                 }
             }
         }

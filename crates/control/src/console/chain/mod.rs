@@ -10,3 +10,6 @@ pub mod layout;
 pub use draw::{list, picture};
 pub use graph::{Edge, Graph, Node, Stage, graph};
 pub use layout::{Layout, layout};
+
+#[cfg(test)]
+mod tests;
