@@ -93,7 +93,7 @@ pub fn facts(host: &HostFacts) -> Markup {
     html! {
         (blocks::facts(&[
             ("Host", html! { (host.host) }),
-            ("CPUs", html! { (host.cpu_millis / 1000) @if host.cpu_millis % 1000 != 0 { "." (host.cpu_millis % 1000 / 100) } }),
+            ("CPUs", html! { (host.cpu_millis / 1000) @if !host.cpu_millis.is_multiple_of(1000) { "." (host.cpu_millis % 1000 / 100) } }),
             ("Memory", html! { (words::bytes(host.memory_mib.saturating_mul(1 << 20))) }),
             ("Kernel", html! { (host.kernel) }),
             ("Providers", html! {

@@ -11,9 +11,11 @@
 
 pub mod chain;
 pub mod rows;
+pub mod work;
 
 pub use chain::*;
 pub use rows::*;
+pub use work::*;
 
 use forgeyard_control::console::{Shell, Viewer};
 use forgeyard_model::principal::Role;

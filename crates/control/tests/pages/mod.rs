@@ -73,10 +73,10 @@ fn poison(view: &mut PipelineView, text: &str) {
     pipeline.not_promoted = pipeline.not_promoted.as_ref().map(|_| explanation(text));
     for job in &mut view.jobs {
         job.waiting = job.waiting.as_ref().map(|_| explanation(text));
-        if let Some(spec) = &mut job.spec {
-            if let Some(subject) = &mut spec.subject {
-                subject.file_name = text.to_owned();
-            }
+        if let Some(spec) = &mut job.spec
+            && let Some(subject) = &mut spec.subject
+        {
+            subject.file_name = text.to_owned();
         }
         if let Some(selection) = job.test.as_mut().and_then(|test| test.selection.as_mut()) {
             selection.reason = text.to_owned();

@@ -88,8 +88,9 @@ pub fn layout(graph: &Graph) -> Layout {
         slots[*column].push(Slot::Node(node));
     }
     for (index, edge) in graph.edges.iter().enumerate() {
-        for column in column_of[edge.from] + 1..column_of[edge.to].max(column_of[edge.from] + 1) {
-            slots[column].push(Slot::Lane(index));
+        let (from, to) = (column_of[edge.from] + 1, column_of[edge.to]);
+        for column in slots.iter_mut().take(to).skip(from) {
+            column.push(Slot::Lane(index));
         }
     }
     for _ in 0..4 {
@@ -103,11 +104,14 @@ pub fn layout(graph: &Graph) -> Layout {
     place(graph, &column_of, &slots, headings, columns)
 }
 
+/// Stages and the column that their title stands over.
+type Titled = (Vec<Stage>, usize);
+
 /// The column of each node; the first column of each stage that has nodes; the number of columns.
-fn columns(graph: &Graph, folded: bool) -> (Vec<usize>, Vec<(Vec<Stage>, usize)>, usize) {
+fn columns(graph: &Graph, folded: bool) -> (Vec<usize>, Vec<Titled>, usize) {
     let depth = depths_of_builds(graph);
     let mut of = vec![0; graph.nodes.len()];
-    let mut headings: Vec<(Vec<Stage>, usize)> = Vec::new();
+    let mut headings: Vec<Titled> = Vec::new();
     let mut next = 0;
     for stage in Stage::ALL {
         let here: Vec<usize> =
@@ -214,7 +218,7 @@ fn place(
     graph: &Graph,
     column_of: &[usize],
     slots: &[Vec<Slot>],
-    headings: Vec<(Vec<Stage>, usize)>,
+    headings: Vec<Titled>,
     columns: usize,
 ) -> Layout {
     let tallest = slots.iter().map(|column| total(column)).fold(NODE_HEIGHT, f32::max);
