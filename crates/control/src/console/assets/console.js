@@ -320,28 +320,43 @@
         .then(function () { show(); setTimeout(more, pause); });
     }
 
+    // All text from one byte to another, in as many pieces as the server likes.
+    function range(from, end, text) {
+      return get("?offset=" + from + "&end=" + end).then(function (piece) {
+        text += piece.text;
+        return piece.next < end && piece.next > from ? range(piece.next, end, text) : text;
+      });
+    }
+
+    function showEarlier(bytes) {
+      var from = Math.max(0, start - bytes);
+      return range(from, start, "").then(function (text) {
+        var lines = text.replace(/\n$/, "").split("\n");
+        if (from > 0) {
+          // The first line is cut in the middle. When it is the only one, more is needed.
+          if (lines.length === 1 && bytes < 64 * EARLIER_BYTES) return showEarlier(bytes * 4);
+          lines.shift();
+        }
+        var number = first - lines.length;
+        var height = box.scrollHeight;
+        var rows = document.createDocumentFragment();
+        lines.forEach(function (line, i) { rows.append(lineElement(number + i, line, number + i === decisive)); });
+        earlier.after(rows);
+        first = number;
+        start = from === 0 ? 0 : start - new TextEncoder().encode(lines.join("\n") + "\n").length;
+        box.scrollTop += box.scrollHeight - height;
+        if (start === 0 || box.getElementsByClassName("ll").length >= MOST_LINES) earlier.remove();
+        return null;
+      });
+    }
+
     if (earlier) {
       earlier.hidden = false;
       earlier.addEventListener("click", function () {
-        var from = Math.max(0, start - EARLIER_BYTES);
         earlier.disabled = true;
-        get("?offset=" + from + "&end=" + start)
-          .then(function (piece) {
-            var lines = piece.text.replace(/\n$/, "").split("\n");
-            var skipped = 0;
-            if (from > 0 && lines.length > 1) skipped = new TextEncoder().encode(lines.shift()).length + 1;
-            var number = first - lines.length;
-            var before = box.scrollHeight;
-            var rows = document.createDocumentFragment();
-            lines.forEach(function (text, i) { rows.append(lineElement(number + i, text, number + i === decisive)); });
-            earlier.after(rows);
-            first = number;
-            start = first <= 1 ? 0 : from + skipped;
-            box.scrollTop += box.scrollHeight - before;
-            earlier.disabled = false;
-            if (start === 0) earlier.remove();
-          })
-          .catch(function () { earlier.disabled = false; });
+        showEarlier(EARLIER_BYTES)
+          .catch(function () { /* The button stays; the person may press it again. */ })
+          .then(function () { earlier.disabled = false; });
       });
     }
 
