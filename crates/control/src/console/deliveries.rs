@@ -36,7 +36,7 @@ pub fn deliveries(shell: &Shell, rows: &[Delivery], pager: &Pager) -> Markup {
                     tbody { @for row in rows { tr {
                         td data-label="State" { (tone::delivery(&row.state).badge()) }
                         td data-label="Event" { code.nowrap { (words::visible(&row.event)) } }
-                        td data-label="What became of it" { (fate(row)) }
+                        td data-label="Outcome" { (fate(row)) }
                         td data-label="Came" { (words::when(shell.now, row.received_at)) }
                         td.num data-label="Times" { (row.times) }
                         td data-label="GUID" { code.guid { (words::visible(&row.guid)) } div.sub { "body " (words::digest(&row.body)) } }

@@ -1,9 +1,9 @@
 //! One job: why it is where it is, its verdict with the decisive lines, its attempts, its log.
 
 use super::blocks::{self, ButtonKind};
-use super::log::{LogWindow, viewer};
+use super::log::{Growth, LogWindow, viewer};
 use super::shell::{Names, Shell, Tab, page};
-use super::tone::{self, Tone};
+use super::tone;
 use super::{artifacts, routes, words};
 use forgeyard_api::people::{JobView, Why};
 use forgeyard_model::attempt::Attempt;
@@ -28,10 +28,8 @@ pub fn job(shell: &Shell, view: &JobView, why: &Why, log: &LogWindow, names: &Na
                 data-fragment=(routes::job_fragment(job.id)) {
                 (fragment(shell, view, why, names))
             }
-            (viewer(log, &routes::job_log(job.id), matches!(
-                job.state, JobState::Placed { .. } | JobState::Starting { .. } | JobState::Running { .. }
-            )))
-            (history(shell, view))
+            (viewer(log, &routes::job_log(job.id), growth(&job.state)))
+        (history(shell, view))
         },
     )
 }
@@ -334,7 +332,10 @@ fn history(shell: &Shell, view: &JobView) -> Markup {
     }
 }
 
-/// The tone of a job, for callers that only need its icon.
-pub const fn tone_of(state: &JobState) -> Tone {
-    tone::job(state).tone
+const fn growth(state: &JobState) -> Growth {
+    match state {
+        JobState::Held(_) | JobState::Queued => Growth::Before,
+        JobState::Placed { .. } | JobState::Starting { .. } | JobState::Running { .. } => Growth::Now,
+        JobState::Ended { .. } => Growth::Over,
+    }
 }

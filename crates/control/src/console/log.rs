@@ -26,13 +26,26 @@ pub struct LogWindow {
     pub dropped: u64,
 }
 
+/// Whether a log grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// The job has not begun.
+    Before,
+    /// The job is on a machine.
+    Now,
+    /// The job is over.
+    Over,
+}
+
 /// The viewer. `source` is the address of the pieces.
-pub fn viewer(window: &LogWindow, source: &str, running: bool) -> Markup {
+pub fn viewer(window: &LogWindow, source: &str, growth: Growth) -> Markup {
+    let running = growth == Growth::Now;
+    let absent = window.lines.is_empty() && !running;
     html! {
         section.card.log-card #log {
             div.log-head {
                 h2 { "Log" }
-                div.log-tools {
+                @if !absent { div.log-tools {
                     @if let Some(line) = window.decisive {
                         a.button.quiet href={ "#L" (line) } { "Decisive line " (line) }
                     }
@@ -41,9 +54,11 @@ pub fn viewer(window: &LogWindow, source: &str, running: bool) -> Markup {
                         input type="checkbox" data-wrap="" checked; "wrap lines"
                     }
                     a.button.quiet href={ (source) "?offset=0&raw=1" } download { "Download" }
-                }
+                } }
             }
-            @if window.lines.is_empty() && !running {
+            @if absent && growth == Growth::Before {
+                p.quiet-text { "None yet: it begins with the first step. The reason above says what the job waits for." }
+            } @else if absent {
                 p.quiet-text { "This job wrote no log: no step of it ran. The reason above says why." }
             } @else {
                 div.log tabindex="0" role="log" aria-label="Log of the job" aria-live="off"

@@ -108,6 +108,7 @@ pub fn timeline(view: &PipelineView, names: &Names, now: Timestamp) -> Markup {
                 }
             }
             div.rows {
+                @if !time.parts.is_empty() {
                 div.row.whole {
                     span.label { "GPU leased" }
                     svg.bar width="100%" height="18" role="img" aria-label={ "GPU leased " (share) " percent of the time" } {
@@ -119,6 +120,7 @@ pub fn timeline(view: &PipelineView, names: &Names, now: Timestamp) -> Markup {
                         }
                     }
                     span.value { (words::duration(time.leased)) }
+                }
                 }
                 @for job in &view.jobs { (row(view, job, axis, now)) }
             }

@@ -252,7 +252,8 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
             }
             view.attempts.push(attempt);
         }
-        view.jobs.push(job);
+        let fence = u32::from(reached);
+        view.jobs.push(Job { fence, ..job });
     };
     add("plan", JobKind::Plan, &[], (4, 11), true);
     if stop != Stop::Planning {

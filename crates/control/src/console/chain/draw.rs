@@ -191,7 +191,7 @@ fn listed(graph: &Graph, index: usize, node: &Node, now: Timestamp) -> Markup {
                 (node.detail)
                 @if !after.is_empty() {
                     @if !node.detail.is_empty() { " · " }
-                    "after " (after.join(" → "))
+                    "after " (after.join(", "))
                 }
             }
         }
