@@ -13,6 +13,14 @@
 //!
 //! Live parts carry `data-live` (a stream of server-sent events) and `data-fragment` (where to get the part anew). The
 //! script swaps the part when an event comes. Without the script every page still works; it only stands still.
+//!
+//! What the script asks of the server:
+//! - `GET /api/v1/live?pipeline=ID` (or without a pipeline, for the list): events named `change`, `pipeline`, `job`, or
+//!   unnamed, when something moved; `end` when nothing will move any more. Their data is not read.
+//! - `GET` of a `data-fragment` address: the part alone, as the functions `fragment` and `table` render it; 401 or a
+//!   redirect when the session is over.
+//! - `GET /api/v1/jobs/ID/log?offset=BYTES[&end=BYTES]`: a `LogPiece` as JSON, cut between characters, never beyond
+//!   `end`; `raw=1` gives the whole log as text.
 
 pub mod access;
 pub mod artifacts;

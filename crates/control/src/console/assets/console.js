@@ -31,7 +31,7 @@
     } catch (error) {
       // Not remembered, still applied.
     }
-    button.querySelector(".theme-name").textContent = theme;
+    button.querySelector(".theme-name").textContent = theme + " theme";
     button.setAttribute("aria-label", "Theme: " + theme + ". Switch.");
   }
 
@@ -40,7 +40,7 @@
     if (!button) return;
     button.hidden = false;
     var theme = root.getAttribute("data-theme") || remembered();
-    button.querySelector(".theme-name").textContent = theme;
+    button.querySelector(".theme-name").textContent = theme + " theme";
     button.setAttribute("aria-label", "Theme: " + theme + ". Switch.");
     button.addEventListener("click", function () {
       theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
@@ -370,11 +370,11 @@
     var wrap = document.querySelector("[data-wrap]");
     if (wrap) wrap.addEventListener("change", function () { box.classList.toggle("nowrap", !wrap.checked); });
 
-    var target = location.hash && document.getElementById(location.hash.slice(1));
-    if (!target && decisive) target = document.getElementById("L" + decisive);
+    var target = location.hash ? document.getElementById(location.hash.slice(1)) : null;
+    if ((!target || !box.contains(target)) && decisive) target = document.getElementById("L" + decisive);
     if (target && box.contains(target)) {
-      // Inside the box only: the page itself stays at its top, where the reason is.
-      box.scrollTop = target.offsetTop - box.offsetTop - box.clientHeight / 3;
+      // Inside the box only (which lines are placed by): the page itself stays at its top, where the reason is.
+      box.scrollTop = target.offsetTop - box.clientHeight / 3;
     } else if (follow) {
       box.scrollTop = box.scrollHeight;
     }
