@@ -24,7 +24,7 @@ pub fn picture(graph: &Graph, layout: &Layout, now: Timestamp) -> Markup {
                 viewBox={ "0 0 " (layout.width) " " (layout.height) } {
                 @for heading in &layout.headings {
                     text.stage x=(heading.x + 2.0) y="16" {
-                        (heading.stages.iter().map(|stage| stage.title()).collect::<Vec<_>>().join(" → "))
+                        (heading.stages.iter().map(|stage| stage.title()).collect::<Vec<_>>().join(", "))
                     }
                 }
                 @for line in &layout.lines {

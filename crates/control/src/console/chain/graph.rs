@@ -5,6 +5,7 @@ use crate::console::{routes, words};
 use forgeyard_api::people::PipelineView;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::environment::EnvironmentState;
+use forgeyard_model::forge::Trigger;
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::lease::Lease;
 use forgeyard_model::pipeline::PipelineState;
@@ -112,7 +113,10 @@ pub fn graph(view: &PipelineView) -> Graph {
     let pipeline = &view.pipeline;
     let event = graph.add(Node {
         stage: Stage::Event,
-        title: words::trigger(&pipeline.event),
+        title: match &pipeline.event.trigger {
+            Trigger::PullRequest { number, base, .. } => format!("PR #{number} to {base}"),
+            Trigger::Push { .. } | Trigger::Manual => words::trigger(&pipeline.event),
+        },
         word: Word::new(Tone::Good, "received"),
         time: Time::None,
         detail: format!("by {}", pipeline.event.sender.login),
