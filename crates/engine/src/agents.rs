@@ -3,7 +3,7 @@
 use crate::ending;
 use crate::lifecycle::{AttemptEvent, JobEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::verdict::{self, Circumstances};
+use crate::verdict::{self, Ending};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
@@ -144,12 +144,15 @@ pub(crate) fn finished(
     }
     let attempt = live(tx, id, Some(fence))?;
     let job = tx.job(attempt.job)?;
-    let circumstances = Circumstances {
-        kind: job.kind,
-        wanted_device: job.spec.as_ref().is_some_and(|spec| spec.gpu.is_some()),
-        subject: job.spec.as_ref().and_then(|spec| spec.subject.clone()),
-    };
-    let verdict = verdict::judge(&facts, hits, tail, &circumstances);
+    let spec = job.spec.as_ref();
+    let verdict = verdict::judge(&Ending {
+        facts: &facts,
+        hits,
+        tail,
+        job: job.kind,
+        subject: spec.and_then(|spec| spec.subject.as_ref()),
+        wanted_device: spec.is_some_and(|spec| spec.gpu.is_some()),
+    });
     ending::end(tx, attempt, verdict, Some(facts), None)?;
     Ok(Reply::Done)
 }

@@ -52,6 +52,7 @@ pub(crate) fn end(
     attempt.verdict = Some(verdict.clone());
     attempt.facts = facts;
     let (runner, lease) = (attempt.runner, attempt.lease);
+    let site = tx.farm().sites.get(&attempt.site).map(|site| site.name.to_string());
     let used = tx.now().since(attempt.placed_at);
     let repository = tx.pipeline(attempt.pipeline)?.event.repository.id;
     tx.usage("runner_micros", u64::try_from(used.as_micros()).unwrap_or(u64::MAX), attempt.id, repository);
@@ -69,7 +70,7 @@ pub(crate) fn end(
     if let Some(lease) = lease {
         release_lease(tx, lease, &verdict)?;
     }
-    conclude(tx, job, verdict)
+    conclude(tx, job, verdict, site)
 }
 
 /// Begins to give devices back; those that the verdict suspects are not handed out again.
@@ -93,10 +94,12 @@ fn release_lease(tx: &mut Tx<'_>, id: LeaseId, verdict: &Verdict) -> Result<(), 
 }
 
 /// What becomes of the job.
-fn conclude(tx: &mut Tx<'_>, mut job: Job, verdict: Verdict) -> Result<(), Refusal> {
+fn conclude(tx: &mut Tx<'_>, mut job: Job, verdict: Verdict, site: Option<String>) -> Result<(), Refusal> {
     let pipeline = job.pipeline;
     job.verdict = Some(verdict.clone());
     let again = if job.cancel_requested_at.is_some() { None } else { verdict::retry(&verdict, job.retries) };
+    // There is no larger flavor to choose from yet: the same memory would only be filled again.
+    let again = again.filter(|backoff| !backoff.more_memory);
     match (verdict.outcome, again) {
         (Outcome::Succeeded, _) => {
             let id = job.id;
@@ -104,9 +107,12 @@ fn conclude(tx: &mut Tx<'_>, mut job: Job, verdict: Verdict) -> Result<(), Refus
             tx.move_job(job, JobEvent::JobEnded, JobState::Ended { outcome: Outcome::Succeeded }, None)?;
             succeeded(tx, id, kind)?;
         }
-        (_, Some(pause)) => {
+        (_, Some(backoff)) => {
             job.retries += 1;
-            let until = tx.now().plus(pause);
+            if backoff.avoid_host {
+                job.avoid.extend(site);
+            }
+            let until = tx.now().plus(backoff.wait);
             let note = format!("attempt {} ended: {}", job.fence, verdict.cause);
             job.waiting = Some(Explanation::new("job.retry", format!("tries again at {until}")).with(note.clone()));
             tx.move_job(job, JobEvent::JobRetried, JobState::Held(Hold::Retry { until }), Some(note))?;

@@ -87,7 +87,10 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
             reasons.push(Explanation::new("queue.pool_full", text));
             continue;
         }
-        for site in farm.sites.values() {
+        // A site to avoid is the last resort, not a refusal: it may be the only one.
+        let mut sites: Vec<&Site> = farm.sites.values().collect();
+        sites.sort_by_key(|site| job.avoid.contains(site.name.as_str()));
+        for site in sites {
             match fits(tx, site, pool, flavor, spec) {
                 Ok(devices) => return Ok(Place { site: site.id, pool, flavor, devices }),
                 Err(reason) => reasons.push(reason),

@@ -18,6 +18,8 @@ pub struct Backoff {
 
 /// Waits of policy `RB`, in seconds; their number is the most tries.
 const WAITS: [u64; 5] = [60, 180, 540, 540, 540];
+/// Waits after an attempt was lost, in seconds; their number is the most tries.
+const LOST_WAITS: [u64; 8] = [1, 2, 5, 15, 60, 180, 300, 300];
 /// Tries after a device was found faulty. They count against no package, but a farm of faulty devices must end.
 const DEVICE_TRIES: u32 = 3;
 
@@ -26,6 +28,14 @@ pub fn retry(verdict: &Verdict, retries: u32) -> Option<Backoff> {
     match verdict.outcome {
         Outcome::Succeeded | Outcome::Canceled => return None,
         Outcome::Failed | Outcome::TimedOut | Outcome::Lost => {}
+    }
+    // A loss is our fault and says nothing of the work: a farm that is killed again and again still brings it home.
+    if verdict.outcome == Outcome::Lost
+        && matches!(verdict.retry, RetryPolicy::R1 | RetryPolicy::R2 | RetryPolicy::RB)
+    {
+        let seconds = LOST_WAITS.get(usize::try_from(retries).ok()?)?;
+        let avoid_host = verdict.retry == RetryPolicy::R2;
+        return Some(Backoff { wait: Duration::from_secs(*seconds), avoid_host, ..Backoff::default() });
     }
     let once = |next: Backoff| (retries == 0).then_some(next);
     match verdict.retry {

@@ -84,8 +84,8 @@ fn our_own_fault_is_lost_and_tried_again() {
     for facts in [broken, silent, ExitFacts::default()] {
         let verdict = judge_build(&facts, "");
         assert_eq!(verdict.outcome, Outcome::Lost, "{verdict:?}");
-        assert_eq!(retry(&verdict, 0).unwrap().wait, Duration::from_secs(60));
-        assert_eq!(retry(&verdict, 5), None);
+        assert_eq!(retry(&verdict, 0).unwrap().wait, Duration::from_secs(1));
+        assert_eq!(retry(&verdict, 8), None);
     }
 }
 
