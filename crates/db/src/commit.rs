@@ -99,8 +99,7 @@ fn insert_sql(table: &Table, rows: &str) -> String {
 
 fn update_sql(table: &Table, rows: &str) -> String {
     let kind = table.kind;
-    let sets: String =
-        table.columns.iter().map(|column| format!(", {0} = n.n_{0}", column.name)).collect();
+    let sets: String = table.columns.iter().map(|column| format!(", {0} = n.n_{0}", column.name)).collect();
     format!(
         "update {kind} set generation = n.n_generation, v = n.n_v, data = n.n_data, \
          updated_at = n.n_updated_at{sets} from {rows} \

@@ -156,9 +156,7 @@ fn postgres(operation: &'static str, code: &str, constraint: Option<&str>, messa
     match code {
         "53100" => Error::NoSpace { operation, reason },
         "XX001" | "XX002" => Error::corrupt(format!("{operation}: {message}")),
-        _ if code.starts_with("23") => {
-            Error::Constraint { name: constraint.unwrap_or(message).to_owned() }
-        }
+        _ if code.starts_with("23") => Error::Constraint { name: constraint.unwrap_or(message).to_owned() },
         // Syntax and missing objects are errors of this program; data that cannot be cast is, too.
         _ if code.starts_with("42") || code.starts_with("22") => {
             Error::corrupt(format!("{operation}: {message}"))

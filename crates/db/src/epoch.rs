@@ -27,7 +27,8 @@ pub(crate) async fn current(link: &mut Link) -> Result<u64, Error> {
 /// the position of the last journal entry.
 pub(crate) async fn guard(link: &mut Link, epoch: u64) -> Result<u64, Error> {
     let lock = link.dialect().for_update();
-    let sql = format!("select epoch, (select coalesce(max(seq), 0) from journal) from core where id = 1{lock}");
+    let sql =
+        format!("select epoch, (select coalesce(max(seq), 0) from journal) from core where id = 1{lock}");
     let found = link.fetch(GUARD, sql, Vec::new()).await?;
     let row = found.first().ok_or_else(|| Error::corrupt("the core's row is missing"))?;
     let current = row.count(0)?;

@@ -29,9 +29,9 @@ mod sql_store;
 mod sqlite;
 mod store;
 mod table;
-#[cfg(any())]
+#[cfg(feature = "testing")]
 pub mod testing;
-#[cfg(any())]
+#[cfg(feature = "twin")]
 pub mod twin;
 mod write;
 

@@ -22,7 +22,9 @@ const PIPELINES: &str = "select key from pipeline where ended_at is null or ende
     union select attempt.pipeline from attempt \
           join lease on lease.attempt = attempt.key where lease.ended_at is null \
     union select pipeline from effect where ended_at is null and pipeline is not null \
-    union select job.pipeline from job join effect on effect.job = job.key where effect.ended_at is null";
+    union select job.pipeline from job join effect on effect.job = job.key where effect.ended_at is null \
+    union select environment.pipeline from environment \
+          join effect on effect.environment = environment.key where effect.ended_at is null";
 
 /// Everything that the core needs after a restart.
 pub(crate) async fn load(link: &mut Link, keep_since: Timestamp) -> Result<Snapshot, Error> {

@@ -34,7 +34,8 @@ pub(crate) async fn append(link: &mut Link, attempt: AttemptId, chunk: LogChunk)
     let grown = if chunk.len == 0 {
         0
     } else {
-        let sql = "update log set durable = durable + $3 where attempt = $1 and durable = $2 and complete = 0";
+        let sql =
+            "update log set durable = durable + $3 where attempt = $1 and durable = $2 and complete = 0";
         let args = vec![Arg::Text(key.clone()), Arg::count(chunk.offset)?, Arg::count(chunk.len)?];
         link.run(APPEND, sql.to_owned(), args).await?
     };

@@ -22,14 +22,16 @@ const SESSION: &str = "select set_config('synchronous_commit', 'on', false) \
 /// Opens the database at this URL.
 pub(crate) async fn open(url: &str) -> Result<Pools, Error> {
     // The driver's text could hold a part of the URL, and that holds a password.
-    let options: PgConnectOptions = url
-        .parse()
-        .map_err(|_| Error::invalid("the PostgreSQL URL cannot be read: write postgres://USER@HOST/DATABASE"))?;
+    let options: PgConnectOptions = url.parse().map_err(|_| {
+        Error::invalid("the PostgreSQL URL cannot be read: write postgres://USER@HOST/DATABASE")
+    })?;
     let pool = PgPoolOptions::new()
         .max_connections(CONNECTIONS)
         .acquire_timeout(ACQUIRE)
         .after_connect(|connection, _| {
-            Box::pin(async move { connection.execute(sqlx::raw_sql(AssertSqlSafe(SESSION.to_owned()))).await.map(|_| ()) })
+            Box::pin(async move {
+                connection.execute(sqlx::raw_sql(AssertSqlSafe(SESSION.to_owned()))).await.map(|_| ())
+            })
         })
         .connect_with(options.disable_statement_logging())
         .await

@@ -1,10 +1,8 @@
 //! The store on a real database. Every method opens a transaction, does its one thing and ends, within a time limit.
 
 use crate::link::{Arg, Pools};
-use crate::store::{
-    Batch, EventQuery, LogAppend, LogChunk, LogState, Snapshot, Store,
-};
-use crate::{Error, commit, epoch, ledger, load, log};
+use crate::store::{Batch, EventQuery, LogAppend, LogChunk, LogState, Snapshot, Store};
+use crate::{Error, commit, epoch, ledger, load, log, write};
 use async_trait::async_trait;
 use bytes::Bytes;
 use forgeyard_model::commit::{EventRecord, Row, UsageFact};
@@ -125,6 +123,8 @@ impl Store for SqlStore {
     }
 
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), Error> {
+        write::printable("setting", key)?;
+        write::printable("setting", value)?;
         writing!(self, "write a setting", |link| {
             let sql = "insert into setting (key, value) values ($1, $2) \
                        on conflict (key) do update set value = excluded.value";

@@ -4,9 +4,7 @@ use crate::Error;
 use crate::dialect::Dialect;
 use crate::link::Pools;
 use sqlx::ConnectOptions as _;
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
-};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,8 +27,10 @@ pub(crate) fn path(url: &str, data_dir: &Path) -> Result<PathBuf, Error> {
 
 /// Takes the folder for this process. The lock ends with the process, however it ends.
 pub(crate) fn lock(folder: &Path) -> Result<File, Error> {
-    let unavailable =
-        |error: std::io::Error| Error::Unavailable { operation: "open the data folder", reason: error.to_string() };
+    let unavailable = |error: std::io::Error| Error::Unavailable {
+        operation: "open the data folder",
+        reason: error.to_string(),
+    };
     fs_err::create_dir_all(folder).map_err(unavailable)?;
     let file = fs_err::OpenOptions::new()
         .create(true)

@@ -89,9 +89,10 @@ pub(crate) trait Aggregate: DeserializeOwned + Into<Row> {
     }
 }
 
-/// A value of a text column.
+/// A value of a text column. A zero byte, which PostgreSQL cannot store, is shown as the replacement character; in the
+/// row itself it is kept, because JSON escapes it.
 pub(crate) fn shown(value: impl ToString) -> Value {
-    Value::String(value.to_string())
+    Value::String(value.to_string().replace('\0', "\u{fffd}"))
 }
 
 /// A value of a text column that may be empty.

@@ -1,13 +1,13 @@
 //! From a batch to what is written: rows that are written several times are folded into one write each.
 
+use crate::Error;
 use crate::aggregate;
 use crate::store::Batch;
 use crate::table::{DATA_VERSION, Table};
-use crate::Error;
 use forgeyard_model::Timestamp;
 use forgeyard_model::commit::Row;
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// One row to write.
 #[derive(Debug)]
@@ -33,11 +33,18 @@ impl<'a> Plan<'a> {
     pub(crate) fn of(batch: &'a Batch) -> Result<Self, Error> {
         let mut tables: Vec<(&'static Table, Vec<Write<'a>>)> =
             aggregate::TABLES.iter().map(|table| (table, Vec::new())).collect();
+        for event in batch.commits.iter().flat_map(|commit| &commit.events) {
+            printable("event", &event.subject)?;
+        }
+        for (guid, _) in &batch.bodies {
+            printable("delivery", guid)?;
+        }
         let mut places: HashMap<(usize, String), usize> = HashMap::new();
         for commit in &batch.commits {
             for row in &commit.rows {
                 let (number, _) = aggregate::table(row.kind())?;
                 let key = row.key();
+                printable(row.kind(), &key)?;
                 let conflict = || Error::Conflict { kind: row.kind(), key: row.key() };
                 let Some((_, writes)) = tables.get_mut(number) else { return Err(conflict()) };
                 let place = places.entry((number, key.clone())).or_insert(writes.len());
@@ -59,16 +66,16 @@ impl<'a> Plan<'a> {
 
     /// Things that the batch refers to and does not write itself: constraint, kind and key of what must exist.
     pub(crate) fn outside_references(&self) -> Vec<(&'static str, &'static str, String)> {
-        let written = |kind: &str, key: &str| {
-            self.tables
-                .iter()
-                .any(|(table, writes)| table.kind == kind && writes.iter().any(|write| write.key == key))
-        };
+        let written: HashSet<(&str, &str)> = self
+            .tables
+            .iter()
+            .flat_map(|(table, writes)| writes.iter().map(|write| (table.kind, write.key.as_str())))
+            .collect();
         let mut found = Vec::new();
         for (table, writes) in &self.tables {
             for write in writes {
                 for (name, parent, key) in aggregate::references(table, write.row) {
-                    if !written(parent, &key) {
+                    if !written.contains(&(parent, key.as_str())) {
                         found.push((name, parent, key));
                     }
                 }
@@ -76,6 +83,14 @@ impl<'a> Plan<'a> {
         }
         found
     }
+}
+
+/// Refuses what PostgreSQL cannot store in a text, before it could stop a whole batch there.
+pub(crate) fn printable(what: &str, text: &str) -> Result<(), Error> {
+    if text.contains('\0') {
+        return Err(Error::invalid(format!("the name of a {what} holds a zero byte")));
+    }
+    Ok(())
 }
 
 /// Checks that journal positions follow each other within the batch; answers the first.
@@ -103,8 +118,9 @@ pub(crate) struct Wire<'a> {
 
 impl<'a> Wire<'a> {
     pub(crate) fn of(table: &'static Table, write: &'a Write<'a>) -> Result<Self, Error> {
-        let data = aggregate::encode(write.row)
-            .map_err(|error| Error::invalid(format!("the {} `{}` has no JSON: {error}", table.kind, write.key)))?;
+        let data = aggregate::encode(write.row).map_err(|error| {
+            Error::invalid(format!("the {} `{}` has no JSON: {error}", table.kind, write.key))
+        })?;
         Ok(Self { table, write, data })
     }
 }

@@ -5,13 +5,8 @@ use forgeyard_model::channel::Channel;
 use serde_json::Value;
 
 impl Aggregate for Channel {
-    const TABLE: Table = Table {
-        kind: "channel",
-        columns: &[],
-        uniques: &[],
-        references: &[],
-        wanted: "1 = 1",
-    };
+    const TABLE: Table =
+        Table { kind: "channel", columns: &[], uniques: &[], references: &[], wanted: "1 = 1" };
 
     fn cells(&self) -> Vec<Value> {
         Vec::new()

@@ -21,7 +21,9 @@ impl Aggregate for PendingEffect {
     fn cells(&self) -> Vec<Value> {
         let (mut pipeline, mut job, mut environment) = (None, None, None);
         match &self.effect {
-            Effect::FetchSource { pipeline: of } | Effect::Promote { pipeline: of, .. } => pipeline = Some(of),
+            Effect::FetchSource { pipeline: of } | Effect::Promote { pipeline: of, .. } => {
+                pipeline = Some(of)
+            }
             Effect::ReadPlan { job: of, .. } | Effect::InspectPackage { job: of, .. } => job = Some(of),
             Effect::MakeEnvironment { environment: of } => environment = Some(of),
         }

@@ -10,7 +10,11 @@ impl Aggregate for Environment {
         kind: "environment",
         columns: &[text("name"), text("pipeline"), text("state"), int("ended_at")],
         uniques: &[],
-        references: &[Reference { name: "environment_pipeline_exists", column: "pipeline", parent: "pipeline" }],
+        references: &[Reference {
+            name: "environment_pipeline_exists",
+            column: "pipeline",
+            parent: "pipeline",
+        }],
         wanted: "ended_at is null \
                  or ended_at >= {since} \
                  or pipeline in {pipelines} \

@@ -107,9 +107,7 @@ pub(crate) fn references(table: &Table, row: &Row) -> Vec<(&'static str, &'stati
         }
     }
     if let Row::Lease(lease) = row {
-        found.extend(
-            lease.devices.iter().map(|device| (lease::DEVICE_EXISTS, "device", device.to_string())),
-        );
+        found.extend(lease.devices.iter().map(|device| (lease::DEVICE_EXISTS, "device", device.to_string())));
     }
     found
 }

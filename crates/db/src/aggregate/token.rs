@@ -5,13 +5,8 @@ use forgeyard_model::principal::ApiToken;
 use serde_json::Value;
 
 impl Aggregate for ApiToken {
-    const TABLE: Table = Table {
-        kind: "token",
-        columns: &[],
-        uniques: &[],
-        references: &[],
-        wanted: "1 = 1",
-    };
+    const TABLE: Table =
+        Table { kind: "token", columns: &[], uniques: &[], references: &[], wanted: "1 = 1" };
 
     fn cells(&self) -> Vec<Value> {
         Vec::new()

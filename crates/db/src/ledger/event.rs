@@ -28,8 +28,7 @@ pub(crate) async fn write(link: &mut Link, batch: &Batch) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }
-    let columns =
-        [int("seq"), int("place"), text("id"), int("at"), text("subject"), int("v"), text("data")];
+    let columns = [int("seq"), int("place"), text("id"), int("at"), text("subject"), int("v"), text("data")];
     let from = link.dialect().rows("$1", &columns);
     let sql = format!(
         "insert into event (seq, place, id, at, subject, v, data) \
@@ -52,7 +51,8 @@ pub(crate) async fn read(link: &mut Link, query: EventQuery) -> Result<Vec<Event
         let place = args.len();
         conditions.push(format!("(seq, place) < (select seq, place from event where id = ${place})"));
     }
-    let condition = if conditions.is_empty() { String::new() } else { format!("where {}", conditions.join(" and ")) };
+    let condition =
+        if conditions.is_empty() { String::new() } else { format!("where {}", conditions.join(" and ")) };
     let sql = format!("select v, data from event {condition} order by seq desc, place desc limit $1");
     let found = link.fetch("read events", sql, args).await?;
     found.iter().map(|row| decode("an event", row.int(0)?, &row.text(1)?)).collect()

@@ -37,7 +37,11 @@ pub(crate) async fn write(link: &mut Link, batch: &Batch) -> Result<(), Error> {
 }
 
 /// Facts of a span of time, its end not included.
-pub(crate) async fn read(link: &mut Link, since: Timestamp, until: Timestamp) -> Result<Vec<UsageFact>, Error> {
+pub(crate) async fn read(
+    link: &mut Link,
+    since: Timestamp,
+    until: Timestamp,
+) -> Result<Vec<UsageFact>, Error> {
     let sql = "select v, data from usage where at >= $1 and at < $2 order by seq, place".to_owned();
     let args = vec![Arg::Int(since.as_micros()), Arg::Int(until.as_micros())];
     let found = link.fetch("read usage facts", sql, args).await?;
