@@ -29,6 +29,8 @@ mod sql_store;
 mod sqlite;
 mod store;
 mod table;
+#[cfg(all(test, feature = "testing"))]
+mod test_pools;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "twin")]

@@ -116,6 +116,6 @@ pub(crate) async fn migrate_with(pools: &Pools, steps: &[Migration]) -> Result<(
     link.commit(MIGRATE).await
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 #[path = "migrate_tests.rs"]
 mod tests;

@@ -59,3 +59,17 @@ async fn check(pools: &Pools) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn error_about_the_url_shows_nothing_of_it() {
+        for url in ["postgres://me:hunter2@[/farm", "postgres://me:hunter2@127.0.0.1:1/farm?sslmode=hunter2"]
+        {
+            let error = open(url).await.err().unwrap();
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+    }
+}

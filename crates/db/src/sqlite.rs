@@ -101,4 +101,40 @@ mod tests {
         assert!(path("sqlite::memory:", folder).is_err());
         assert!(path("sqlite:x.db?mode=ro", folder).is_err());
     }
+
+    #[cfg(feature = "testing")]
+    #[tokio::test]
+    async fn full_database_says_so_writes_nothing_and_recovers() {
+        use crate::sql_store::SqlStore;
+        use crate::testing::samples::Samples;
+        use crate::{Batch, Store as _};
+
+        let test = crate::test_pools::file().await;
+        crate::migrate::migrate(&test.pools).await.unwrap();
+        let store = SqlStore { pools: test.pools, _lock: None };
+        let limit = |pages: u32| {
+            let pools = &store.pools;
+            async move {
+                let mut link = pools.write("test").await.unwrap();
+                link.script("test", format!("pragma max_page_count = {pages}")).await.unwrap();
+            }
+        };
+        limit(150).await;
+        let mut samples = Samples::new();
+        let mut committed = 0;
+        let full = loop {
+            let rows = samples.farm();
+            let commits = vec![samples.commit(rows)];
+            match store.commit(&Batch { epoch: 0, commits, bodies: Vec::new() }).await {
+                Ok(()) => committed += 1,
+                Err(error) => break error,
+            }
+            assert!(committed < 1000, "the limit has no effect");
+        };
+        assert!(matches!(full, Error::NoSpace { .. }), "{full:?}");
+        limit(1_000_000).await;
+        let after = store.load(forgeyard_model::Timestamp::from_micros(0)).await.unwrap();
+        assert_eq!(after.last_seq, committed);
+        store.set_setting("a", "b").await.unwrap();
+    }
 }

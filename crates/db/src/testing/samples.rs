@@ -45,6 +45,7 @@ fn reason(code: &str) -> Explanation {
 pub struct Samples {
     count: u64,
     seq: u64,
+    turns: u64,
 }
 
 impl Default for Samples {
@@ -56,7 +57,7 @@ impl Default for Samples {
 impl Samples {
     /// Begins an empty farm.
     pub const fn new() -> Self {
-        Self { count: 0, seq: 0 }
+        Self { count: 0, seq: 0, turns: 0 }
     }
 
     /// A time that moves by a second with each journal entry.
@@ -71,9 +72,11 @@ impl Samples {
         I::new(self.at(), u128::from(self.count))
     }
 
+    /// A number that looks random and is the same in every run, so that no choice follows the rhythm of another.
     fn number(&mut self) -> u64 {
         self.count += 1;
-        self.count
+        let mixed = (self.count ^ (self.count >> 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed >> 32
     }
 
     /// Somebody who acts.
@@ -148,7 +151,7 @@ impl Samples {
             name: parsed(&format!("site-{number}")),
             token: Digest::of(&number.to_be_bytes()),
             public_key: "00ff".to_owned(),
-            host: (number % 2 == 0).then_some(host),
+            host: number.is_multiple_of(2).then_some(host),
             heard_at: Some(self.at()),
             draining_since: None,
             desired_generation: number,
@@ -165,7 +168,7 @@ impl Samples {
             id: self.id(),
             site: site.id,
             facts: DeviceFacts {
-                key: format!("pci:0000:{number:02x}:00.0"),
+                key: format!("pci:{number:04x}:00:00.0"),
                 kind: pick(number, vec![DeviceKind::Nvidia, DeviceKind::Amd, DeviceKind::OpenclCpu]),
                 model: AWKWARD.to_owned(),
                 uuid: None,
@@ -240,11 +243,11 @@ impl Samples {
                 trigger,
                 head_sha: "a".repeat(40),
                 sender: person.clone(),
-                author: (number % 2 == 0).then_some(person),
+                author: number.is_multiple_of(2).then_some(person),
             },
             lane: pick(number, vec![Lane::ForkPr, Lane::SameRepoPr, Lane::Protected]),
             allowed_by: vec!["rule".to_owned()],
-            file: (number % 2 == 0).then(Default::default),
+            file: number.is_multiple_of(2).then(Default::default),
             source: (number % 2 == 1).then(|| SourceRecord {
                 artifact: self.id(),
                 digest: Digest::of(b"source"),
@@ -271,7 +274,7 @@ impl Samples {
             pipeline: pipeline.id,
             key: format!("build/{number}"),
             kind: pick(number, vec![JobKind::Plan, JobKind::Build, JobKind::Test]),
-            spec: (number % 2 == 0).then(|| JobSpec {
+            spec: number.is_multiple_of(2).then(|| JobSpec {
                 flavor: parsed("small"),
                 gpu: None,
                 needs: BTreeSet::new(),
@@ -351,8 +354,8 @@ impl Samples {
             heard_at: None,
             step: None,
             outcome: None,
-            facts: (number % 2 == 0).then(Default::default),
-            verdict: (number % 3 == 0).then(|| verdict(Outcome::Lost)),
+            facts: number.is_multiple_of(2).then(Default::default),
+            verdict: number.is_multiple_of(3).then(|| verdict(Outcome::Lost)),
             artifacts: Vec::new(),
             since: self.at(),
             deadline: None,
@@ -487,7 +490,7 @@ impl Samples {
             principal: self.principal(),
             digest: Digest::of(&number.to_be_bytes()),
             created_at: self.at(),
-            expires_at: (number % 2 == 0).then(|| self.at()),
+            expires_at: number.is_multiple_of(2).then(|| self.at()),
             revoked_at: None,
             generation: 1,
         }
@@ -495,7 +498,8 @@ impl Samples {
 
     /// One row of each kind and more, all consistent; another call gives other rows and, in turn, all states.
     pub fn farm(&mut self) -> Vec<Row> {
-        let turn = self.number();
+        let turn = self.turns;
+        self.turns += 1;
         let site = self.site();
         let devices = [self.device(&site), self.device(&site)];
         let delivery = self.delivery();
