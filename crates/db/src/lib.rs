@@ -29,7 +29,8 @@ mod sql_store;
 mod sqlite;
 mod store;
 mod table;
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
+#[cfg(feature = "testing")]
 mod test_pools;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -116,6 +116,7 @@ pub(crate) async fn migrate_with(pools: &Pools, steps: &[Migration]) -> Result<(
     link.commit(MIGRATE).await
 }
 
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
+#[cfg(feature = "testing")]
 #[path = "migrate_tests.rs"]
 mod tests;

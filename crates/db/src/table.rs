@@ -45,6 +45,7 @@ pub(crate) struct Unique {
     pub(crate) name: &'static str,
     pub(crate) columns: &'static [&'static str],
     /// Holds only among rows that are live.
+    #[cfg_attr(not(feature = "twin"), allow(dead_code, reason = "only the twin asks"))]
     pub(crate) live_only: bool,
 }
 
