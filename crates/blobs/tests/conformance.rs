@@ -34,14 +34,12 @@ enum Kind {
 struct Under {
     store: Arc<dyn BlobStore>,
     hand: Hand,
-    _folder: Option<tempfile::TempDir>,
 }
 
-async fn open(kind: Kind) -> Under {
+async fn open(kind: Kind, folder: &std::path::Path) -> Under {
     let hand = Hand::default();
     hand.set(1_000);
-    let folder = tempfile::tempdir().unwrap();
-    let disk = || DiskStore::open(folder.path().join("blobs"), hand.clock());
+    let disk = || DiskStore::open(folder.join("blobs"), hand.clock());
     let store: Arc<dyn BlobStore> = match kind {
         Kind::Memory => Arc::new(MemoryStore::new(hand.clock())),
         Kind::VerifiedMemory => Arc::new(Verified::new(MemoryStore::new(hand.clock()))),
@@ -51,7 +49,7 @@ async fn open(kind: Kind) -> Under {
             Arc::new(Metered::new(Arc::new(disk().await.unwrap()) as Arc<dyn BlobStore>, "test"))
         }
     };
-    Under { store, hand, _folder: Some(folder) }
+    Under { store, hand }
 }
 
 /// Runs one claim against every store.
@@ -59,7 +57,8 @@ async fn all<F: Future<Output = ()>>(claim: impl Fn(Under) -> F) {
     use Kind::*;
     for kind in [Memory, Disk, VerifiedDisk, VerifiedMemory, MeteredDisk] {
         println!("store: {kind:?}");
-        claim(open(kind).await).await;
+        let folder = tempfile::tempdir().unwrap();
+        claim(open(kind, folder.path()).await).await;
     }
 }
 

@@ -168,7 +168,7 @@ mod counting {
     type Table = Arc<Mutex<BTreeMap<String, u64>>>;
 
     #[derive(Default)]
-    pub struct Recorder(Table);
+    pub(crate) struct Recorder(Table);
 
     struct One(Table, String);
 
@@ -180,7 +180,7 @@ mod counting {
     }
 
     impl Recorder {
-        pub fn counted(&self) -> Vec<(String, u64)> {
+        pub(crate) fn counted(&self) -> Vec<(String, u64)> {
             self.0.lock().unwrap().clone().into_iter().collect()
         }
     }
