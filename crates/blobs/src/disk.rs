@@ -289,6 +289,8 @@ impl BlobStore for DiskStore {
             file.seek(SeekFrom::Start(range.start)).map_err(|e| Error::at("seeking in", &path, e))?;
             let mut file = tokio::fs::File::from_std(file);
             file.set_max_buf_size(PIECE);
+            // Callers that read in small pieces would pay a trip to another thread for each.
+            let file = tokio::io::BufReader::with_capacity(PIECE / 4, file);
             let reader = Box::new(Exact::new(file, digest, range.end - range.start));
             Ok(Blob { size, range, reader })
         })
