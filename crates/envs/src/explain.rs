@@ -18,8 +18,8 @@ pub(crate) fn because(mut explanation: Explanation, error: &dyn Error) -> Explan
 }
 
 /// Whether an error or one of its causes is a full disk.
-pub(crate) fn disk_full(error: &dyn Error) -> bool {
-    let mut next = Some(error);
+pub(crate) fn disk_full(error: &(dyn Error + 'static)) -> bool {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(cause) = next {
         if let Some(io) = cause.downcast_ref::<std::io::Error>()
             && matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)

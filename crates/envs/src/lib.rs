@@ -78,7 +78,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        let minutes = |count| Duration::from_secs(60 * count);
+        let minutes = |count: u64| Duration::from_secs(60 * count);
         Self {
             fetch: minutes(5),
             solve: minutes(2),

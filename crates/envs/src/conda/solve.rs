@@ -116,7 +116,7 @@ async fn fetch(
         cache_action: CacheAction::NoCache,
         ..SourceConfig::default()
     };
-    let per_channel = HashMap::from([(Channel::from_url(first.clone()).base_url.url().clone(), fresh)]);
+    let per_channel = HashMap::from([(Channel::from_url(first.clone()).base_url.into(), fresh)]);
     let gateway = Gateway::builder()
         .with_client(client.0.clone())
         .with_cache_dir(request.cache_dir.join("indexes"))
