@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(lock.prefix_name(), PINNED, "environments that exist would lose their prefix");
     }
 
-    const PINNED: &str = "";
+    const PINNED: &str = "bmwysd7rmt347pan0jzcm13mkct80jjf";
 
     #[test]
     fn where_a_package_came_from_does_not_change_the_prefix() {

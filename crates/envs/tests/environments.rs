@@ -191,6 +191,7 @@ async fn a_process_killed_during_the_install_leaves_nothing_usable() {
     channel.stall(true);
     let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_makes_an_environment", "--ignored"])
+        .stdout(std::process::Stdio::null())
         .env(CHANNEL, &channel.url)
         .env(PLACE, place.root().parent().unwrap())
         .kill_on_drop(true)
