@@ -98,7 +98,7 @@ impl Tools {
             Action::Refuse { runner, reason } => match desired {
                 Some(desired) => {
                     tracing::warn!(%runner, %reason, "refused to make a machine");
-                    self.machine(runner, desired.provider, MachinePhase::Refused { reason }).await
+                    self.give_up(runner, desired.provider, reason).await
                 }
                 None => Outcome::NotWritten(runner, internal("the machine is not in the desired set")),
             },
@@ -117,8 +117,15 @@ impl Tools {
         }
     }
 
-    /// Writes down how far a machine is.
-    pub async fn machine(&self, runner: RunnerId, provider: ProviderName, phase: MachinePhase) -> Outcome {
+    /// Writes down that a machine is not going to be made. One that the provider may have heard of is not struck out
+    /// without a removal later.
+    pub async fn give_up(&self, runner: RunnerId, provider: ProviderName, reason: Explanation) -> Outcome {
+        let touched = self.journal.ledger().machines.contains_key(&runner);
+        let phase = if touched { MachinePhase::GaveUp { reason } } else { MachinePhase::Refused { reason } };
+        self.machine(runner, provider, phase).await
+    }
+
+    async fn machine(&self, runner: RunnerId, provider: ProviderName, phase: MachinePhase) -> Outcome {
         let record = MachineRecord { provider, phase };
         self.written(runner, vec![Entry::Machine { runner, record }]).await.unwrap_or(Outcome::Done)
     }

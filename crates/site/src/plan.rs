@@ -142,7 +142,7 @@ fn removals(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
 }
 
 fn creations(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
-    let mut taken: BTreeMap<&str, LeaseId> = BTreeMap::new();
+    let mut taken: BTreeSet<(&str, LeaseId)> = BTreeSet::new();
     for (lease, record) in &view.ledger.leases {
         if !matches!(record.phase, LeasePhase::Released { .. }) {
             taken.extend(record.devices.iter().map(|(_, key)| (key.as_str(), *lease)));
@@ -178,7 +178,7 @@ fn creations(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
     }
 }
 
-fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeMap<&str, LeaseId>) -> Option<Action> {
+fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeSet<(&str, LeaseId)>) -> Option<Action> {
     let runner = desired.runner;
     let refuse = |code: &str, message: String| Some(Action::Refuse { runner, reason: Explanation::new(code, message) });
     if !view.providers.contains(&desired.provider) {
@@ -198,8 +198,9 @@ fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeMap<&str, Lea
         },
         None => {}
     }
-    let conflict =
-        desired.devices.iter().any(|device| taken.get(device.key.as_str()).is_some_and(|lease| Some(*lease) != desired.lease));
+    let conflict = taken
+        .iter()
+        .any(|(key, lease)| Some(*lease) != desired.lease && desired.devices.iter().any(|device| device.key == *key));
     let held_back = conflict
         || view.waiting.providers.contains(&desired.provider)
         // Whether the machine is there already cannot be known now.

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::execute::{Outcome, Tools};
-use crate::ledger::{Entry, LeasePhase, MachinePhase};
+use crate::ledger::{Entry, LeasePhase};
 use crate::plan::{self, Action, Observed, View};
 use crate::report::{self, Sources};
 use crate::tries::{self, Tries};
@@ -119,8 +119,10 @@ async fn poll(
                         desired.send_replace(Some(Arc::new(set)));
                         continue;
                     }
-                } else if asked.elapsed() >= Duration::from_secs(1) || !wait.is_zero() && asked.elapsed() >= wait / 2 {
+                } else {
                     failures = 0;
+                    // A farm that does not hold the poll is not asked in a tight loop.
+                    tokio::time::sleep_until(asked + Duration::from_secs(1)).await;
                     continue;
                 }
             }
@@ -418,9 +420,7 @@ impl Main<'_> {
     }
 
     fn give_up(&mut self, runner: RunnerId, provider: ProviderName, reason: Explanation) {
-        let touched = self.tools.journal.ledger().machines.contains_key(&runner);
-        let phase = if touched { MachinePhase::GaveUp { reason } } else { MachinePhase::Refused { reason } };
-        self.start(Subject::Machine(runner), move |tools| async move { tools.machine(runner, provider, phase).await });
+        self.start(Subject::Machine(runner), move |tools| async move { tools.give_up(runner, provider, reason).await });
     }
 
     fn probe_pause(&self) -> Duration {
