@@ -1,0 +1,160 @@
+//! What all clients share: one connection pool with one TLS stack, and one way to read an answer.
+//!
+//! Invariants: an answer is read up to a limit; a token is only ever put into the `Authorization` header; an error
+//! names the method and the address.
+
+use crate::error::{ApiError, ErrorKind};
+use bytes::BytesMut;
+use reqwest::{Client, RequestBuilder, Response};
+use serde::de::DeserializeOwned;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The largest answer that a client reads, in bytes.
+pub const MAX_ANSWER: usize = 32 << 20;
+
+/// How a client connects.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// A file with further certificate authorities to trust, in PEM.
+    pub ca_file: Option<PathBuf>,
+    /// How long to wait for a connection.
+    pub connect_timeout: Duration,
+    /// How long a whole call may take, unless the call itself says otherwise.
+    pub timeout: Duration,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self { ca_file: None, connect_timeout: Duration::from_secs(10), timeout: Duration::from_secs(30) }
+    }
+}
+
+/// What can go wrong in a call.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The client could not be set up.
+    #[error("cannot set up the HTTP client: {reason}")]
+    Setup {
+        /// Why.
+        reason: String,
+    },
+    /// The farm answered with an error.
+    #[error("{call}: {error}")]
+    Refused {
+        /// Method and address.
+        call: String,
+        /// What the farm said.
+        #[source]
+        error: ApiError,
+    },
+    /// There was no answer.
+    #[error("{call}: no answer")]
+    Transport {
+        /// Method and address.
+        call: String,
+        /// The cause.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The answer is not what the contract says.
+    #[error("{call}: cannot understand the answer: {reason}")]
+    Answer {
+        /// Method and address.
+        call: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl ClientError {
+    /// What kind of refusal it is, if the farm refused.
+    pub fn refusal(&self) -> Option<ErrorKind> {
+        match self {
+            ClientError::Refused { error, .. } => Some(error.kind),
+            _ => None,
+        }
+    }
+}
+
+/// Builds the connection pool.
+pub fn build(options: &HttpOptions) -> Result<Client, ClientError> {
+    // Another part of the process may have chosen the provider already; both choose the same one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = Client::builder()
+        .connect_timeout(options.connect_timeout)
+        .timeout(options.timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("forgeyard/", env!("CARGO_PKG_VERSION")));
+    if let Some(file) = &options.ca_file {
+        let setup = |reason: String| ClientError::Setup { reason: format!("{}: {reason}", file.display()) };
+        let pem = std::fs::read(file).map_err(|error| setup(error.to_string()))?;
+        let certificates =
+            reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| setup(error.to_string()))?;
+        if certificates.is_empty() {
+            return Err(setup("holds no certificate".to_owned()));
+        }
+        builder = builder.tls_certs_merge(certificates);
+    }
+    builder.build().map_err(|error| ClientError::Setup { reason: causes(&error) })
+}
+
+/// Base address without the slash at its end.
+pub fn base(url: &str) -> Result<String, ClientError> {
+    let trimmed = url.trim_end_matches('/');
+    match reqwest::Url::parse(trimmed) {
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") => Ok(trimmed.to_owned()),
+        _ => Err(ClientError::Setup { reason: format!("`{url}` is not an http or https address") }),
+    }
+}
+
+/// Sends the request and reads its answer as JSON. `call` names it in errors.
+pub async fn json<T: DeserializeOwned>(call: String, request: RequestBuilder) -> Result<T, ClientError> {
+    let answer = match request.send().await {
+        Ok(answer) => answer,
+        Err(source) => return Err(ClientError::Transport { call, source: source.without_url() }),
+    };
+    let status = answer.status();
+    let body = body(&call, answer).await?;
+    if status.is_success() {
+        return serde_json::from_slice(&body)
+            .map_err(|error| ClientError::Answer { call, reason: error.to_string() });
+    }
+    Err(match serde_json::from_slice::<ApiError>(&body) {
+        Ok(error) => ClientError::Refused { call, error },
+        // A proxy answers in its own words.
+        Err(_) => {
+            let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();
+            ClientError::Answer { call, reason: format!("status {status}, body `{text}`") }
+        }
+    })
+}
+
+async fn body(call: &str, mut answer: Response) -> Result<BytesMut, ClientError> {
+    let mut body = BytesMut::new();
+    loop {
+        match answer.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_ANSWER => body.extend_from_slice(&chunk),
+            Ok(Some(_)) => {
+                let reason = format!("it is larger than {MAX_ANSWER} bytes");
+                return Err(ClientError::Answer { call: call.to_owned(), reason });
+            }
+            Ok(None) => return Ok(body),
+            Err(source) => {
+                return Err(ClientError::Transport { call: call.to_owned(), source: source.without_url() });
+            }
+        }
+    }
+}
+
+/// An error with all its causes in one line.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

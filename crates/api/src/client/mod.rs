@@ -1,0 +1,8 @@
+//! Typed HTTP client, one type for each face of the farm.
+
+pub mod agent;
+pub mod backoff;
+pub mod http;
+
+pub use backoff::Backoff;
+pub use http::{ClientError, HttpOptions};
