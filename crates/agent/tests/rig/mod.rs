@@ -5,6 +5,7 @@
 use crate::farm::{Farm, TOKEN};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::job::JobSpec;
+use forgeyard_model::runner::ObservedRunner;
 use forgeyard_model::resources::{Flavor, Image, ImageRoot};
 use forgeyard_model::{Id as _, RunnerId, Secret, Timestamp};
 use forgeyard_providers::sandbox::{ImageSource, NoImages, SandboxConfig, SandboxProvider};
@@ -101,7 +102,15 @@ impl Rig {
     /// Offers shell steps and makes the machine.
     pub(crate) async fn run(&self, steps: &[&str]) {
         self.offer(shell(steps));
+        self.provider_create().await;
+    }
+
+    pub(crate) async fn provider_create(&self) {
         self.provider.create(&self.machine()).await.unwrap();
+    }
+
+    pub(crate) async fn provider_list(&self) -> Vec<ObservedRunner> {
+        self.provider.list().await.unwrap()
     }
 
     pub(crate) fn folder(&self) -> PathBuf {
