@@ -26,6 +26,7 @@ pub mod input;
 pub mod job;
 pub mod lane;
 pub mod lease;
+pub mod machine;
 pub mod name;
 pub mod package;
 pub mod pipeline;

@@ -10,6 +10,9 @@
 //!   before anything is touched.
 
 mod error;
+pub mod sandbox;
+#[cfg(any(test, feature = "twin"))]
+pub mod twin;
 
 pub use error::Error;
 

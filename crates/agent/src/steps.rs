@@ -1,0 +1,201 @@
+//! Runs the steps, one container each, and survives the agent's own death between any two lines.
+//!
+//! A step is recorded as begun before its container is made, and as ended before the container is removed. After a
+//! restart: an exit record means that it ended; a container that was made and not started is started; one that runs goes
+//! on; one that was never made is made. A container whose monitor is gone has no exit code: that is our fault and is
+//! reported as such.
+
+use crate::bundle;
+use crate::clock;
+use crate::container::{Container, Exit, Status};
+use crate::device;
+use crate::error::Error;
+use crate::log::Log;
+use crate::state::{self, AgentState, StepRecord};
+use crate::stop::{Cause, Stop};
+use crate::usage;
+use forgeyard_model::job::JobSpec;
+use forgeyard_model::machine::{MachineFile, MachineFolder};
+use forgeyard_model::verdict::StepFacts;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Time between being asked to end and being made to.
+const GRACE: Duration = Duration::from_secs(10);
+/// Time in which the monitor must report the end of a container that was killed.
+const REPORT: Duration = Duration::from_secs(30);
+/// Time between two looks at open device nodes.
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// All that running needs.
+pub(crate) struct Steps<'a> {
+    pub(crate) machine: &'a MachineFile,
+    pub(crate) folder: &'a MachineFolder,
+    pub(crate) spec: &'a JobSpec,
+    pub(crate) template: &'a Value,
+    pub(crate) state: &'a mut AgentState,
+    pub(crate) log: &'a mut Log,
+    pub(crate) stop: &'a Stop,
+    /// Name of the step that runs, for the signs of life.
+    pub(crate) current: &'a watch::Sender<Option<String>>,
+}
+
+impl Steps<'_> {
+    /// Runs what has not been run, until a step fails or a stop is asked for. The job's failure is no error.
+    pub(crate) async fn run(&mut self) -> Result<(), Error> {
+        for number in 0..self.spec.steps.len() {
+            if let Some(record) = self.state.steps.get(number).filter(|record| record.ended) {
+                if record.facts.exit_code != Some(0) {
+                    return Ok(());
+                }
+                continue;
+            }
+            if number == self.state.steps.len() && self.stop.cause().is_some() {
+                return Ok(());
+            }
+            self.step(number).await?;
+            if self.state.supervisor_error.is_some() || self.state.steps[number].facts.exit_code != Some(0) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<(), Error> {
+        self.state.save(&state::path(&self.folder.agent()))
+    }
+
+    async fn step(&mut self, number: usize) -> Result<(), Error> {
+        let step = &self.spec.steps[number];
+        let container = Container::new(self.machine, self.folder.bundle(number), number);
+        self.current.send_replace(Some(step.name.clone()));
+        self.log.begin(number, &format!("[forgeyard] step {} of {}: {}", number + 1, self.spec.steps.len(), step.name))?;
+        let fresh = number == self.state.steps.len();
+        if fresh {
+            let now = clock::now();
+            let facts =
+                StepFacts { name: step.name.clone(), started_at: now, ended_at: now, exit_code: None, signal: None };
+            self.state.steps.push(StepRecord { facts, ended: false });
+            self.save()?;
+        }
+        let began = self.begin(&container, number, fresh).await;
+        let result = match began {
+            Ok(true) => self.watch(&container).await?,
+            Ok(false) => Err("the container is gone and left no exit record".to_owned()),
+            Err(error) => Err(error.line()),
+        };
+        if result.is_err() {
+            container.kill("KILL").await;
+        }
+        while self.log.take(&container.spool())? {}
+        // Counts go with the container in version 1; they are saved before it is removed.
+        if !usage::counts_stay(&self.machine.cgroup) {
+            self.state.oom_kills += usage::oom_kills(&self.machine.cgroup);
+        }
+        let record = &mut self.state.steps[number];
+        record.ended = true;
+        record.facts.ended_at = clock::now();
+        match result {
+            Ok(exit) => (record.facts.exit_code, record.facts.signal) = (Some(exit.code), exit.signal),
+            Err(reason) => self.state.supervisor_error = Some(format!("step {}: {reason}", step.name)),
+        }
+        self.save()?;
+        container.delete().await;
+        Ok(())
+    }
+
+    /// Brings the container to run, from wherever an earlier life left it. `false`: it was there and is lost.
+    async fn begin(&mut self, container: &Container<'_>, number: usize, fresh: bool) -> Result<bool, Error> {
+        if container.exit().is_some() {
+            return Ok(true);
+        }
+        let status = if fresh { Status::Absent } else { container.status().await? };
+        match status {
+            Status::Running | Status::Stopped => return Ok(container.monitored() || container.exit().is_some()),
+            // The monitor died between making and starting: nothing of the job has run, so it is made anew.
+            Status::Created if !container.monitored() => container.delete().await,
+            Status::Created => {
+                container.start().await?;
+                return Ok(true);
+            }
+            // It was made once and the runtime has forgotten it, as after a restart of the host.
+            Status::Absent if !fresh && container.was_made() => return Ok(false),
+            Status::Absent => {}
+        }
+        let config = bundle::complete(
+            self.template,
+            self.machine,
+            self.spec,
+            number,
+            &self.spec.steps[number],
+            &container.status_folder(),
+        )?;
+        container.prepare(&config)?;
+        container.create().await?;
+        container.start().await?;
+        Ok(true)
+    }
+
+    /// Follows the running container to its end, whoever ends it.
+    async fn watch(&mut self, container: &Container<'_>) -> Result<Result<Exit, String>, Error> {
+        let mut wait = Duration::from_millis(5);
+        let mut sampled = None::<Instant>;
+        let mut terminated = None::<Instant>;
+        let mut killed = None::<Instant>;
+        let mut alone = false;
+        loop {
+            if let Some(exit) = container.exit() {
+                return Ok(Ok(exit));
+            }
+            // The record is written last, so it is looked for once more after the monitor is seen gone.
+            if !container.monitored() {
+                if alone {
+                    return Ok(Err("the monitor of the container is gone and left no exit record".to_owned()));
+                }
+                alone = true;
+                continue;
+            }
+            if let Some(cause) = self.stop.cause() {
+                if self.state.stop.is_none() {
+                    self.state.stop = Some(cause);
+                    self.save()?;
+                }
+                let at_once = cause == Cause::Superseded;
+                match (terminated, killed) {
+                    (None, None) if !at_once => {
+                        container.kill("TERM").await;
+                        terminated = Some(Instant::now());
+                    }
+                    (at, None) if at_once || at.is_some_and(|at| at.elapsed() >= GRACE) => {
+                        container.kill("KILL").await;
+                        killed = Some(Instant::now());
+                    }
+                    (_, Some(at)) if at.elapsed() >= REPORT => {
+                        return Ok(Err("the container did not end after it was killed".to_owned()));
+                    }
+                    _ => {}
+                }
+                wait = wait.min(Duration::from_millis(50));
+            }
+            if self.log.take(&container.spool())? {
+                wait = Duration::from_millis(5);
+                // A flood of output must not keep the signs of life back.
+                tokio::task::yield_now().await;
+            }
+            if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
+                sampled = Some(Instant::now());
+                let nodes = device::open_nodes(&usage::members(&self.machine.cgroup), &self.machine.devices);
+                if !nodes.is_subset(&self.state.nodes_open) {
+                    self.state.nodes_open.extend(nodes);
+                    self.save()?;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.stop.asked(), if self.stop.cause().is_none() => {}
+            }
+            wait = (wait * 2).min(Duration::from_millis(200));
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! A *simulated* farm: the far side of `/agent/v1` on loopback, with real bytes and planned faults. One attempt each.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use bytes::Bytes;
+use forgeyard_api::agent::{Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, Redeem, Redeemed};
+use forgeyard_api::error::{ApiError, ErrorKind};
+use forgeyard_model::artifact::{Artifact, ArtifactKind};
+use forgeyard_model::device::DeviceFacts;
+use forgeyard_model::job::JobSpec;
+use forgeyard_model::resources::Flavor;
+use forgeyard_model::verdict::ExitFacts;
+use forgeyard_model::{ArtifactId, AttemptId, Digest, Id as _, Lane, PipelineId, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+pub(crate) const TOKEN: &str = "one-shot-token-1234";
+pub(crate) const SESSION: &str = "session-token-5678";
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    pub(crate) redeemed: Option<Redeemed>,
+    pub(crate) nonces: Vec<String>,
+    pub(crate) closed: bool,
+    pub(crate) heartbeats: Vec<Option<String>>,
+    pub(crate) log: Vec<u8>,
+    pub(crate) log_requests: usize,
+    pub(crate) blobs: BTreeMap<Digest, Vec<u8>>,
+    pub(crate) ranges: Vec<Option<String>>,
+    pub(crate) artifacts: BTreeMap<(String, String), Vec<u8>>,
+    pub(crate) finished: Option<ExitFacts>,
+    pub(crate) finishes: usize,
+    pub(crate) cancel: bool,
+    pub(crate) superseded: bool,
+    /// So many further log requests are answered 503.
+    pub(crate) refuse_logs: usize,
+    /// So many further downloads break off in the middle.
+    pub(crate) cut_blobs: usize,
+}
+
+#[derive(Clone)]
+pub(crate) struct Farm {
+    pub(crate) url: String,
+    inner: Arc<Mutex<Inner>>,
+}
+
+type Answer<T> = Result<T, Refused>;
+pub(crate) struct Refused(ErrorKind);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status()).unwrap();
+        (status, Json(ApiError::new(self.0, "simulated", "refused by the simulated farm"))).into_response()
+    }
+}
+
+impl Farm {
+    pub(crate) async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let farm = Self { url, inner: Arc::default() };
+        let base = "/agent/v1/attempts/{attempt}";
+        let router = Router::new()
+            .route(REDEEM, post(redeem))
+            .route(&format!("{base}/heartbeat"), post(heartbeat))
+            .route(&format!("{base}/log"), post(log))
+            .route(&format!("{base}/blobs/{{digest}}"), get(blob))
+            .route(&format!("{base}/artifacts/{{kind}}/{{name}}"), put(artifact))
+            .route(&format!("{base}/finish"), post(finish))
+            .layer(axum::extract::DefaultBodyLimit::disable())
+            .with_state(farm.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        farm
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
+    }
+
+    pub(crate) fn offer(&self, spec: JobSpec, flavor: Flavor, devices: Vec<DeviceFacts>, log_cap_bytes: u64, mask: &[&str]) {
+        self.lock().redeemed = Some(Redeemed {
+            attempt: AttemptId::new(Timestamp::from_micros(1), 7),
+            fence: 3,
+            session: SESSION.to_owned(),
+            lane: Lane::Protected,
+            spec,
+            flavor,
+            devices,
+            heartbeat_seconds: 1,
+            log_cap_bytes,
+            mask: mask.iter().map(|text| (*text).to_owned()).collect(),
+        });
+    }
+
+    pub(crate) fn blob(&self, bytes: Vec<u8>) -> Digest {
+        let digest = Digest::of(&bytes);
+        self.lock().blobs.insert(digest, bytes);
+        digest
+    }
+
+    pub(crate) fn log_text(&self) -> String {
+        String::from_utf8_lossy(&self.lock().log).into_owned()
+    }
+
+    /// Waits for something that must come; the time is only a stop for a broken test.
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Inner) -> Option<T>) -> T {
+        let begin = Instant::now();
+        loop {
+            if let Some(found) = look(&mut self.lock()) {
+                return found;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(120), "{what} did not come; log:\n{}", self.log_text());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) async fn facts(&self) -> ExitFacts {
+        self.until("the end", |inner| inner.finished.clone()).await
+    }
+
+    pub(crate) async fn logged(&self, text: &str) {
+        self.until(text, |inner| String::from_utf8_lossy(&inner.log).contains(text).then_some(())).await;
+    }
+
+    fn session(&self, headers: &HeaderMap) -> Answer<MutexGuard<'_, Inner>> {
+        let inner = self.lock();
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        if bearer != Some(&format!("Bearer {SESSION}")) {
+            return Err(Refused(ErrorKind::Unauthenticated));
+        }
+        if inner.superseded {
+            return Err(Refused(ErrorKind::Superseded));
+        }
+        Ok(inner)
+    }
+}
+
+async fn redeem(State(farm): State<Farm>, Json(request): Json<Redeem>) -> Answer<Json<Redeemed>> {
+    let mut inner = farm.lock();
+    if request.token != TOKEN || inner.closed {
+        return Err(Refused(ErrorKind::Forbidden));
+    }
+    inner.nonces.push(request.nonce);
+    inner.redeemed.clone().map(Json).ok_or(Refused(ErrorKind::Unavailable))
+}
+
+async fn heartbeat(
+    State(farm): State<Farm>,
+    headers: HeaderMap,
+    Json(beat): Json<Heartbeat>,
+) -> Answer<Json<HeartbeatAnswer>> {
+    let mut inner = farm.session(&headers)?;
+    inner.closed = true;
+    inner.heartbeats.push(beat.step);
+    Ok(Json(HeartbeatAnswer { cancel: inner.cancel }))
+}
+
+async fn log(
+    State(farm): State<Farm>,
+    headers: HeaderMap,
+    Query(query): Query<BTreeMap<String, u64>>,
+    bytes: Bytes,
+) -> Answer<Json<LogAnswer>> {
+    let mut inner = farm.session(&headers)?;
+    inner.log_requests += 1;
+    if inner.refuse_logs > 0 {
+        inner.refuse_logs -= 1;
+        return Err(Refused(ErrorKind::Unavailable));
+    }
+    let offset = query["offset"] as usize;
+    assert!(offset <= inner.log.len(), "a gap in the log");
+    let known = inner.log.len().min(offset + bytes.len());
+    assert_eq!(inner.log[offset..known], bytes[..known - offset], "acknowledged bytes have changed");
+    let fresh = bytes[known - offset..].to_vec();
+    inner.log.extend(fresh);
+    Ok(Json(LogAnswer { durable: inner.log.len() as u64 }))
+}
+
+async fn blob(
+    State(farm): State<Farm>,
+    headers: HeaderMap,
+    Path((_, digest)): Path<(String, Digest)>,
+) -> Answer<Response> {
+    let mut inner = farm.session(&headers)?;
+    let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    inner.ranges.push(range.clone());
+    let bytes = inner.blobs.get(&digest).cloned().ok_or(Refused(ErrorKind::NotFound))?;
+    let from: usize = range.map_or(0, |range| range["bytes=".len()..range.len() - 1].parse().unwrap());
+    if from > 0 && from >= bytes.len() {
+        return Err(Refused(ErrorKind::Range));
+    }
+    let status = if from > 0 { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+    let rest = Bytes::from(bytes).slice(from..);
+    if inner.cut_blobs > 0 {
+        inner.cut_blobs -= 1;
+        let half = rest.slice(..rest.len() / 2);
+        let (send, receive) = tokio::sync::mpsc::channel(2);
+        send.try_send(Ok(half)).unwrap();
+        send.try_send(Err(std::io::Error::other("planned"))).unwrap();
+        let stream = futures::stream::unfold(receive, |mut receive| async {
+            // The first half must be on its way before the connection breaks.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            receive.recv().await.map(|item| (item, receive))
+        });
+        return Ok((status, Body::from_stream(stream)).into_response());
+    }
+    Ok((status, rest).into_response())
+}
+
+async fn artifact(
+    State(farm): State<Farm>,
+    headers: HeaderMap,
+    Path((attempt, kind, name)): Path<(AttemptId, ArtifactKind, String)>,
+    Query(query): Query<BTreeMap<String, Digest>>,
+    bytes: Bytes,
+) -> Answer<Json<Artifact>> {
+    let mut inner = farm.session(&headers)?;
+    let digest = Digest::of(&bytes);
+    if query["digest"] != digest {
+        return Err(Refused(ErrorKind::Mismatch));
+    }
+    let size = bytes.len() as u64;
+    inner.artifacts.insert((serde_json::to_value(kind).unwrap().as_str().unwrap().to_owned(), name.clone()), bytes.to_vec());
+    Ok(Json(Artifact {
+        id: ArtifactId::derive(attempt, &name),
+        kind,
+        name,
+        digest,
+        size,
+        pipeline: PipelineId::new(Timestamp::from_micros(1), 1),
+        job: None,
+        attempt: Some(attempt),
+        lane: Lane::Protected,
+        stored_at: Timestamp::from_micros(1),
+        generation: 1,
+    }))
+}
+
+async fn finish(State(farm): State<Farm>, headers: HeaderMap, Json(finish): Json<Finish>) -> Answer<StatusCode> {
+    let mut inner = farm.session(&headers)?;
+    assert_eq!(finish.fence, 3);
+    inner.finishes += 1;
+    inner.finished = Some(finish.facts);
+    Ok(StatusCode::NO_CONTENT)
+}
