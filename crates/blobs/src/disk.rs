@@ -329,7 +329,7 @@ impl BlobStore for DiskStore {
         blocking(move || {
             let space = nix::sys::statvfs::statvfs(&root)
                 .map_err(|errno| Error::at("asking for the free space of", &root, errno.into()))?;
-            Ok(Some(u64::from(space.blocks_available()) * u64::from(space.fragment_size())))
+            Ok(Some(space.blocks_available().saturating_mul(space.fragment_size())))
         })
         .await
     }

@@ -1,5 +1,7 @@
 //! Claims about garbage collection: what is rooted or young stays, and an upload during a sweep survives.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use forgeyard_blobs::collect::{Grace, Roots, plan, sweep};
 use forgeyard_blobs::{Blob, BlobFacts, BlobStore, DiskStore, Error, MemoryStore, Reader, Stored};
 use forgeyard_model::{Digest, Timestamp};

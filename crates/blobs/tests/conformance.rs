@@ -1,5 +1,7 @@
 //! One suite for every backend and decorator. A new backend adds itself to `stores` and nothing else.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use forgeyard_blobs::{BlobStore, Clock, DiskStore, Error, MemoryStore, Metered, Verified};
 use forgeyard_model::{Digest, Timestamp};
 use futures::StreamExt as _;

@@ -1,5 +1,7 @@
 //! Claims about the backend that keeps blobs in a folder: crashes, damage, full disks, folders that cannot be used.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use forgeyard_blobs::{BlobStore as _, Clock, DiskStore, Error, MemoryStore, Metered, Verified};
 use forgeyard_model::{Digest, Timestamp};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,7 @@
 //! Environments from a real channel of small packages, over HTTP on loopback, with the real solver and installer.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 mod support;
 
 use forgeyard_envs::{VirtualPackage, make, prefixes::Root};
@@ -19,8 +21,12 @@ async fn environment_is_made_and_its_program_prints_the_baked_prefix() {
     assert_eq!(proof.exit_code, 0);
     let baked = std::fs::read_to_string(made.prefix.join("share/fy-greet/prefix.txt")).unwrap();
     assert_eq!(baked.trim_end(), made.prefix.to_str().unwrap());
-    let files: Vec<_> = made.lock.iter().map(|package| (package.subdir.as_str(), package.file_name.as_str())).collect();
-    assert_eq!(files, [("linux-64", "fy-greet-1.0-hb0f4dca_0.conda"), ("noarch", "fy-words-2.0-h4616a5c_0.conda")]);
+    let files: Vec<_> =
+        made.lock.iter().map(|package| (package.subdir.as_str(), package.file_name.as_str())).collect();
+    assert_eq!(
+        files,
+        [("linux-64", "fy-greet-1.0-hb0f4dca_0.conda"), ("noarch", "fy-words-2.0-h4616a5c_0.conda")]
+    );
     assert!(made.lock[0].url.starts_with(&channel.url));
     let frozen = std::fs::read_to_string(made.prefix.join("conda-meta/frozen")).unwrap();
     assert!(frozen.contains("immutable"));
@@ -32,7 +38,8 @@ async fn environment_is_made_and_its_program_prints_the_baked_prefix() {
 async fn activation_sets_what_packages_ask_for() {
     let (channel, place) = (Channel::start().await, Place::new());
     let print = "echo $FY_WORDS_VERSION $FY_WORDS_FILE $CONDA_PREFIX; env | grep -c '^CARGO'";
-    let request = place.request(&channel.url, &["fy-words ==1.0"], &["/bin/sh", "-c", &format!("{print} || true")]);
+    let request =
+        place.request(&channel.url, &["fy-words ==1.0"], &["/bin/sh", "-c", &format!("{print} || true")]);
     let made = make(&request).await.unwrap();
     let prefix = made.prefix.display();
     assert_eq!(made.proof.unwrap().stdout, format!("1.0 {prefix}/share/fy-words/word.txt {prefix}\n0\n"));
@@ -71,7 +78,8 @@ async fn environments_made_at_the_same_time_share_one_prefix() {
 #[tokio::test]
 async fn another_lock_has_another_prefix() {
     let (channel, place) = (Channel::start().await, Place::new());
-    let one = make(&place.request(&channel.url, &["fy-greet", "fy-words ==1.0"], &["fy-greet"])).await.unwrap();
+    let one =
+        make(&place.request(&channel.url, &["fy-greet", "fy-words ==1.0"], &["fy-greet"])).await.unwrap();
     let two = make(&place.request(&channel.url, &["fy-greet", "fy-words >=2"], &["fy-greet"])).await.unwrap();
     assert_ne!(one.prefix, two.prefix);
     assert_eq!(one.proof.unwrap().stdout, format!("hello from {}\n", one.prefix.display()));

@@ -1,5 +1,7 @@
 //! The environment service against a *simulated* farm: two routes that give out work and take results.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 mod support;
 
 use axum::extract::{Path, State};

@@ -94,7 +94,9 @@ impl Channel {
 
 async fn serve(State(served): State<Arc<Served>>, request: Request) -> Response {
     let path = request.uri().path().strip_prefix("/channels/main/").unwrap_or_default().to_owned();
-    let Ok(bytes) = std::fs::read(served.folder.join(&path)) else { return StatusCode::NOT_FOUND.into_response() };
+    let Ok(bytes) = std::fs::read(served.folder.join(&path)) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
     if path.ends_with(".conda") {
         if served.stall.load(Ordering::SeqCst) {
             served.stalled.notify_one();
