@@ -6,7 +6,7 @@
 use crate::explain::because;
 use crate::prefixes::Root;
 use crate::{Limits, MakeRequest, VirtualPackage, host, make};
-use forgeyard_api::client::{Client, ClientError};
+use forgeyard_api::client::{Client, ClientError, HttpOptions};
 use forgeyard_api::people::EnvironmentResult;
 use forgeyard_model::environment::{Environment, EnvironmentState};
 use forgeyard_model::{ChannelName, EnvironmentId, Explanation, Secret};
@@ -107,11 +107,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ex
 }
 
 fn connect(options: &Options) -> Result<Client, Explanation> {
-    let ca = match &options.ca_file {
-        Some(path) => Some(std::fs::read(path).map_err(|error| crate::explain::at("reading", path, &error))?),
-        None => None,
-    };
-    Client::new(&options.farm_url, Some(options.token.clone()), ca.as_deref()).map_err(|error| {
+    let http = HttpOptions { ca_file: options.ca_file.clone(), ..HttpOptions::default() };
+    Client::new(&options.farm_url, Some(options.token.clone()), &http).map_err(|error| {
         let message = format!("the client for {} could not be made", options.farm_url);
         because(Explanation::new("environment.client", message), &error)
             .fix("check the URL of the farm and the CA file")
@@ -151,7 +148,7 @@ async fn post(
     loop {
         match client.post_environment_result(id, result).await {
             Ok(()) => return std::ops::ControlFlow::Continue(()),
-            Err(ClientError::Refused(error)) if error.kind.status() < 500 => {
+            Err(ClientError::Refused { error, .. }) if error.kind.status() < 500 => {
                 tracing::warn!(environment = %id, code = %error.code, %error, "the farm does not want the result");
                 return std::ops::ControlFlow::Continue(());
             }
