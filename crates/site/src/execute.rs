@@ -155,8 +155,12 @@ impl Tools {
         if let Some(lease) = desired.lease
             && !ledger.leases.contains_key(&lease)
         {
-            let devices = desired.devices.iter().map(|device| (DeviceId::derive(self.site, &device.key), device.key.clone()));
-            let record = LeaseRecord { runner: desired.runner, devices: devices.collect(), phase: LeasePhase::Held };
+            let devices = desired
+                .devices
+                .iter()
+                .map(|device| (DeviceId::derive(self.site, &device.key), device.key.clone()));
+            let record =
+                LeaseRecord { runner: desired.runner, devices: devices.collect(), phase: LeasePhase::Held };
             entries.push(Entry::Lease { lease, record });
         }
         let record = MachineRecord { provider: desired.provider.clone(), phase };
@@ -175,13 +179,21 @@ impl Tools {
             for_good,
         };
         let Some(maker) = self.providers.get(&desired.provider) else {
-            return not_made(Explanation::new("site.no_provider", format!("this site has no provider {provider}")), true);
+            return not_made(
+                Explanation::new("site.no_provider", format!("this site has no provider {provider}")),
+                true,
+            );
         };
         let inventory = self.inventory();
-        if let Some(missing) =
-            desired.devices.iter().find(|device| !inventory.devices.iter().any(|known| known.key == device.key))
+        if let Some(missing) = desired
+            .devices
+            .iter()
+            .find(|device| !inventory.devices.iter().any(|known| known.key == device.key))
         {
-            let reason = Explanation::new("site.device_missing", format!("device {} does not answer here", missing.key));
+            let reason = Explanation::new(
+                "site.device_missing",
+                format!("device {} does not answer here", missing.key),
+            );
             return not_made(inventory.failure.into_iter().fold(reason, Explanation::with), false);
         }
         let entries = self.claim(&desired, MachinePhase::Claimed);
@@ -207,7 +219,8 @@ impl Tools {
                 (error.explanation(), matches!(error, E::CannotEnforce { .. } | E::Image { .. }))
             }
             Err(_) => {
-                let message = format!("{provider} did not make the machine in {} s", self.action_timeout.as_secs());
+                let message =
+                    format!("{provider} did not make the machine in {} s", self.action_timeout.as_secs());
                 (Explanation::new("site.create_timeout", message), false)
             }
         };
@@ -242,24 +255,36 @@ impl Tools {
         };
         match tokio::time::timeout(self.action_timeout, remover.destroy(runner)).await {
             Ok(Ok(())) => {
-                let same = self.journal.ledger().machines.get(&runner).is_some_and(|record| record.provider == *provider);
+                let same = self
+                    .journal
+                    .ledger()
+                    .machines
+                    .get(&runner)
+                    .is_some_and(|record| record.provider == *provider);
                 let entries = if same { vec![Entry::Gone { runner }] } else { Vec::new() };
                 self.written(runner, entries).await.unwrap_or(Outcome::Gone(runner))
             }
             Ok(Err(error)) => Outcome::NotRemoved(runner, error.explanation()),
             Err(_) => {
-                let message = format!("{provider} did not remove the machine in {} s", self.action_timeout.as_secs());
+                let message =
+                    format!("{provider} did not remove the machine in {} s", self.action_timeout.as_secs());
                 Outcome::NotRemoved(runner, Explanation::new("site.destroy_timeout", message))
             }
         }
     }
 
     /// The machine of the lease is gone; the plan has seen to that.
-    async fn end(&self, lease: LeaseId, runner: RunnerId, devices: Vec<(DeviceId, String)>) -> Result<(), Error> {
+    async fn end(
+        &self,
+        lease: LeaseId,
+        runner: RunnerId,
+        devices: Vec<(DeviceId, String)>,
+    ) -> Result<(), Error> {
         let before = self.inventory().devices;
         let known = |key: &str| before.iter().find(|device| device.key == key);
         let phase = self.journal.ledger().leases.get(&lease).map(|record| record.phase.clone());
-        let entry = |phase| Entry::Lease { lease, record: LeaseRecord { runner, devices: devices.clone(), phase } };
+        let entry =
+            |phase| Entry::Lease { lease, record: LeaseRecord { runner, devices: devices.clone(), phase } };
         let mut sick: BTreeMap<DeviceId, String> = BTreeMap::new();
         // A site that was stopped while verifying does not reset again; one stopped while resetting does.
         if phase != Some(LeasePhase::Verifying) {
@@ -332,8 +357,13 @@ fn verdict(
     let before = before?;
     let other = now.kind != before.kind || (before.uuid.is_some() && now.uuid != before.uuid);
     other.then(|| {
-        let name = |device: &DeviceFacts| format!("{} {}", device.model, device.uuid.as_deref().unwrap_or(""));
-        format!("another device answers under its key: {} instead of {}", name(now).trim(), name(before).trim())
+        let name =
+            |device: &DeviceFacts| format!("{} {}", device.model, device.uuid.as_deref().unwrap_or(""));
+        format!(
+            "another device answers under its key: {} instead of {}",
+            name(now).trim(),
+            name(before).trim()
+        )
     })
 }
 

@@ -105,7 +105,13 @@ async fn poll(
                 let seen = tools.journal.ledger().epoch;
                 let older = set.epoch < seen || (set.epoch == epoch && set.generation < after);
                 if older {
-                    tracing::error!(epoch = set.epoch, seen, generation = set.generation, after, "refused an older desired set");
+                    tracing::error!(
+                        epoch = set.epoch,
+                        seen,
+                        generation = set.generation,
+                        after,
+                        "refused an older desired set"
+                    );
                 } else if have.is_none() || (set.epoch, set.generation) != (epoch, after) {
                     let noted = if set.epoch > seen {
                         tools.journal.append(vec![Entry::Epoch { epoch: set.epoch }]).await
@@ -238,7 +244,8 @@ impl Main<'_> {
                     self.settle(done);
                     return false;
                 }
-                changed = self.desired.changed() => return changed.is_err(),
+                // When the poller has ended, so does the session, and says why.
+                Ok(()) = self.desired.changed() => return false,
                 Some(report) = self.acks.recv() => {
                     if self.acknowledged(&report) {
                         return false;
@@ -321,10 +328,13 @@ impl Main<'_> {
         for action in actions {
             tracing::debug!(?action, "planned");
             let (subject, about) = match &action {
-                Action::Create { runner } | Action::Adopt { runner } | Action::Refuse { runner, .. } => {
-                    (Subject::Machine(*runner), desired.runners.iter().find(|desired| desired.runner == *runner))
+                Action::Create { runner } | Action::Adopt { runner } | Action::Refuse { runner, .. } => (
+                    Subject::Machine(*runner),
+                    desired.runners.iter().find(|desired| desired.runner == *runner),
+                ),
+                Action::Destroy { runner, .. } | Action::Forget { runner } => {
+                    (Subject::Machine(*runner), None)
                 }
-                Action::Destroy { runner, .. } | Action::Forget { runner } => (Subject::Machine(*runner), None),
                 Action::End { lease, .. } | Action::ForgetLease { lease } => (Subject::Lease(*lease), None),
             };
             let about = about.cloned();
@@ -420,11 +430,17 @@ impl Main<'_> {
     }
 
     fn give_up(&mut self, runner: RunnerId, provider: ProviderName, reason: Explanation) {
-        self.start(Subject::Machine(runner), move |tools| async move { tools.give_up(runner, provider, reason).await });
+        self.start(Subject::Machine(runner), move |tools| async move {
+            tools.give_up(runner, provider, reason).await
+        });
     }
 
     fn probe_pause(&self) -> Duration {
-        if self.tools.inventory().failure.is_some() { PROBE_AGAIN.min(self.options.probe_every) } else { self.options.probe_every }
+        if self.tools.inventory().failure.is_some() {
+            PROBE_AGAIN.min(self.options.probe_every)
+        } else {
+            self.options.probe_every
+        }
     }
 
     /// Hands the sender a new report, if it is another than the last one.
@@ -439,7 +455,8 @@ impl Main<'_> {
         let mut devices = inventory.devices;
         if inventory.failure.is_some() {
             // Not proven to answer, so not offered; those that are leased stay known.
-            let leased = ledger.leases.values().filter(|record| !matches!(record.phase, LeasePhase::Released { .. }));
+            let leased =
+                ledger.leases.values().filter(|record| !matches!(record.phase, LeasePhase::Released { .. }));
             let leased: BTreeSet<&str> =
                 leased.flat_map(|record| record.devices.iter().map(|(_, key)| key.as_str())).collect();
             devices.retain(|device| leased.contains(device.key.as_str()));
@@ -473,7 +490,9 @@ async fn facts(tools: &Tools) -> HostFacts {
             Ok(Ok(facts)) => {
                 known.insert(name.clone(), facts);
             }
-            Ok(Err(error)) => tracing::warn!(provider = %name, error = %error.explanation(), "the provider does not work"),
+            Ok(Err(error)) => {
+                tracing::warn!(provider = %name, error = %error.explanation(), "the provider does not work")
+            }
             Err(_) => tracing::warn!(provider = %name, "the provider does not say what it can do"),
         }
     }

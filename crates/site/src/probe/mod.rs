@@ -69,5 +69,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<Option<String>, String> {
     // nvidia-smi explains itself on its standard output.
     let said: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     let error = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program} failed ({}): {} {}", output.status, said.join("; "), error.trim()).trim_end().to_owned())
+    Err(format!("{program} failed ({}): {} {}", output.status, said.join("; "), error.trim())
+        .trim_end()
+        .to_owned())
 }
