@@ -6,6 +6,7 @@
 //! - a lease goes through resetting and verifying, each in the journal, before it is free.
 
 use crate::error::Error;
+use crate::host;
 use crate::inventory::Devices;
 use crate::journal::Journal;
 use crate::ledger::{Entry, LeasePhase, LeaseRecord, MachinePhase, MachineRecord};
@@ -13,13 +14,16 @@ use crate::plan::Action;
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::name::ProviderName;
 use forgeyard_model::runner::ObservedState;
-use forgeyard_model::site::DesiredRunner;
+use forgeyard_model::site::{DesiredRunner, HostFacts};
 use forgeyard_model::{DeviceId, Explanation, Id as _, LeaseId, RunnerId, Secret, SiteId};
 use forgeyard_providers::{AgentStart, MachineSpec, Provider};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// How long a provider may take to say what it can do.
+const FACTS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Devices as last asked.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +44,8 @@ pub struct Tools {
     pub devices: Arc<dyn Devices>,
     /// Its devices as last asked.
     pub asked: Mutex<Inventory>,
+    /// What the host offers, as last asked.
+    pub host: Mutex<HostFacts>,
     /// Its journal.
     pub journal: Journal,
     /// Base address of the farm for agents.
@@ -314,6 +320,32 @@ impl Tools {
             tracing::error!(%lease, %device, %seen, "a device did not come back");
         }
         self.append(vec![entry(LeasePhase::Released { sick: sick.into_iter().collect() })]).await
+    }
+
+    /// What the host offers, as last asked.
+    pub fn host(&self) -> HostFacts {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks all devices and all providers and remembers the answers. A provider that does not say what it can do is
+    /// not offered.
+    pub async fn ask_all(&self) {
+        // A failure is remembered and logged where it is found.
+        let _ = self.ask().await;
+        let mut known = BTreeMap::new();
+        for (name, provider) in &self.providers {
+            match tokio::time::timeout(FACTS_TIMEOUT, provider.facts()).await {
+                Ok(Ok(facts)) => {
+                    known.insert(name.clone(), facts);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(provider = %name, error = %error.explanation(), "the provider does not work");
+                }
+                Err(_) => tracing::warn!(provider = %name, "the provider does not say what it can do"),
+            }
+        }
+        let host = host::with_providers(host::machine(), &known);
+        *self.host.lock().unwrap_or_else(PoisonError::into_inner) = host;
     }
 
     /// Asks all devices and remembers the answer.

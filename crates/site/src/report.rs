@@ -154,8 +154,12 @@ mod tests {
             state: ObservedState::Running,
             enforced: BTreeSet::from([forgeyard_model::resources::Limit::Memory]),
         };
-        let report =
-            told(&ledger(MachinePhase::Up), &[row.clone()], &[RunnerId::from_bits(2)], &Tries::default());
+        let report = told(
+            &ledger(MachinePhase::Up),
+            std::slice::from_ref(&row),
+            &[RunnerId::from_bits(2)],
+            &Tries::default(),
+        );
         assert_eq!(report.runners[0], row);
         assert_eq!(report.runners[1].state, ObservedState::Absent);
     }
