@@ -6,6 +6,7 @@
 //! - a lease goes through resetting and verifying, each in the journal, before it is free.
 
 use crate::error::Error;
+use crate::host;
 use crate::inventory::Devices;
 use crate::journal::Journal;
 use crate::ledger::{Entry, LeasePhase, LeaseRecord, MachinePhase, MachineRecord};
@@ -13,13 +14,16 @@ use crate::plan::Action;
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::name::ProviderName;
 use forgeyard_model::runner::ObservedState;
-use forgeyard_model::site::DesiredRunner;
+use forgeyard_model::site::{DesiredRunner, HostFacts};
 use forgeyard_model::{DeviceId, Explanation, Id as _, LeaseId, RunnerId, Secret, SiteId};
 use forgeyard_providers::{AgentStart, MachineSpec, Provider};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// How long a provider may take to say what it can do.
+const FACTS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Devices as last asked.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +44,8 @@ pub struct Tools {
     pub devices: Arc<dyn Devices>,
     /// Its devices as last asked.
     pub asked: Mutex<Inventory>,
+    /// What the host offers, as last asked.
+    pub host: Mutex<HostFacts>,
     /// Its journal.
     pub journal: Journal,
     /// Base address of the farm for agents.
@@ -155,8 +161,12 @@ impl Tools {
         if let Some(lease) = desired.lease
             && !ledger.leases.contains_key(&lease)
         {
-            let devices = desired.devices.iter().map(|device| (DeviceId::derive(self.site, &device.key), device.key.clone()));
-            let record = LeaseRecord { runner: desired.runner, devices: devices.collect(), phase: LeasePhase::Held };
+            let devices = desired
+                .devices
+                .iter()
+                .map(|device| (DeviceId::derive(self.site, &device.key), device.key.clone()));
+            let record =
+                LeaseRecord { runner: desired.runner, devices: devices.collect(), phase: LeasePhase::Held };
             entries.push(Entry::Lease { lease, record });
         }
         let record = MachineRecord { provider: desired.provider.clone(), phase };
@@ -175,13 +185,21 @@ impl Tools {
             for_good,
         };
         let Some(maker) = self.providers.get(&desired.provider) else {
-            return not_made(Explanation::new("site.no_provider", format!("this site has no provider {provider}")), true);
+            return not_made(
+                Explanation::new("site.no_provider", format!("this site has no provider {provider}")),
+                true,
+            );
         };
         let inventory = self.inventory();
-        if let Some(missing) =
-            desired.devices.iter().find(|device| !inventory.devices.iter().any(|known| known.key == device.key))
+        if let Some(missing) = desired
+            .devices
+            .iter()
+            .find(|device| !inventory.devices.iter().any(|known| known.key == device.key))
         {
-            let reason = Explanation::new("site.device_missing", format!("device {} does not answer here", missing.key));
+            let reason = Explanation::new(
+                "site.device_missing",
+                format!("device {} does not answer here", missing.key),
+            );
             return not_made(inventory.failure.into_iter().fold(reason, Explanation::with), false);
         }
         let entries = self.claim(&desired, MachinePhase::Claimed);
@@ -207,7 +225,8 @@ impl Tools {
                 (error.explanation(), matches!(error, E::CannotEnforce { .. } | E::Image { .. }))
             }
             Err(_) => {
-                let message = format!("{provider} did not make the machine in {} s", self.action_timeout.as_secs());
+                let message =
+                    format!("{provider} did not make the machine in {} s", self.action_timeout.as_secs());
                 (Explanation::new("site.create_timeout", message), false)
             }
         };
@@ -242,24 +261,36 @@ impl Tools {
         };
         match tokio::time::timeout(self.action_timeout, remover.destroy(runner)).await {
             Ok(Ok(())) => {
-                let same = self.journal.ledger().machines.get(&runner).is_some_and(|record| record.provider == *provider);
+                let same = self
+                    .journal
+                    .ledger()
+                    .machines
+                    .get(&runner)
+                    .is_some_and(|record| record.provider == *provider);
                 let entries = if same { vec![Entry::Gone { runner }] } else { Vec::new() };
                 self.written(runner, entries).await.unwrap_or(Outcome::Gone(runner))
             }
             Ok(Err(error)) => Outcome::NotRemoved(runner, error.explanation()),
             Err(_) => {
-                let message = format!("{provider} did not remove the machine in {} s", self.action_timeout.as_secs());
+                let message =
+                    format!("{provider} did not remove the machine in {} s", self.action_timeout.as_secs());
                 Outcome::NotRemoved(runner, Explanation::new("site.destroy_timeout", message))
             }
         }
     }
 
     /// The machine of the lease is gone; the plan has seen to that.
-    async fn end(&self, lease: LeaseId, runner: RunnerId, devices: Vec<(DeviceId, String)>) -> Result<(), Error> {
+    async fn end(
+        &self,
+        lease: LeaseId,
+        runner: RunnerId,
+        devices: Vec<(DeviceId, String)>,
+    ) -> Result<(), Error> {
         let before = self.inventory().devices;
         let known = |key: &str| before.iter().find(|device| device.key == key);
         let phase = self.journal.ledger().leases.get(&lease).map(|record| record.phase.clone());
-        let entry = |phase| Entry::Lease { lease, record: LeaseRecord { runner, devices: devices.clone(), phase } };
+        let entry =
+            |phase| Entry::Lease { lease, record: LeaseRecord { runner, devices: devices.clone(), phase } };
         let mut sick: BTreeMap<DeviceId, String> = BTreeMap::new();
         // A site that was stopped while verifying does not reset again; one stopped while resetting does.
         if phase != Some(LeasePhase::Verifying) {
@@ -289,6 +320,32 @@ impl Tools {
             tracing::error!(%lease, %device, %seen, "a device did not come back");
         }
         self.append(vec![entry(LeasePhase::Released { sick: sick.into_iter().collect() })]).await
+    }
+
+    /// What the host offers, as last asked.
+    pub fn host(&self) -> HostFacts {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks all devices and all providers and remembers the answers. A provider that does not say what it can do is
+    /// not offered.
+    pub async fn ask_all(&self) {
+        // A failure is remembered and logged where it is found.
+        let _ = self.ask().await;
+        let mut known = BTreeMap::new();
+        for (name, provider) in &self.providers {
+            match tokio::time::timeout(FACTS_TIMEOUT, provider.facts()).await {
+                Ok(Ok(facts)) => {
+                    known.insert(name.clone(), facts);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(provider = %name, error = %error.explanation(), "the provider does not work");
+                }
+                Err(_) => tracing::warn!(provider = %name, "the provider does not say what it can do"),
+            }
+        }
+        let host = host::with_providers(host::machine(), &known);
+        *self.host.lock().unwrap_or_else(PoisonError::into_inner) = host;
     }
 
     /// Asks all devices and remembers the answer.
@@ -332,8 +389,13 @@ fn verdict(
     let before = before?;
     let other = now.kind != before.kind || (before.uuid.is_some() && now.uuid != before.uuid);
     other.then(|| {
-        let name = |device: &DeviceFacts| format!("{} {}", device.model, device.uuid.as_deref().unwrap_or(""));
-        format!("another device answers under its key: {} instead of {}", name(now).trim(), name(before).trim())
+        let name =
+            |device: &DeviceFacts| format!("{} {}", device.model, device.uuid.as_deref().unwrap_or(""));
+        format!(
+            "another device answers under its key: {} instead of {}",
+            name(now).trim(),
+            name(before).trim()
+        )
     })
 }
 

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often and how long a lock is waited for: the one who holds it may just be ending.
-const LOCK_TRIES: u32 = 50;
-const LOCK_PAUSE: Duration = Duration::from_millis(200);
+const LOCK_TRIES: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// The opened and locked state folder.
 #[derive(Debug)]
@@ -34,7 +34,11 @@ impl Folder {
             .mode(0o700)
             .create(path)
             .map_err(failed("create the folder"))?;
-        let lock = private().create(true).truncate(false).open(path.join("lock")).map_err(failed("open the lock"))?;
+        let lock = private()
+            .create(true)
+            .truncate(false)
+            .open(path.join("lock"))
+            .map_err(failed("open the lock"))?;
         for _ in 0..LOCK_TRIES {
             match lock.try_lock() {
                 Ok(()) => return Ok(Self { path: path.to_path_buf(), _lock: lock }),

@@ -12,13 +12,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What the kernel says, without providers.
 pub fn machine() -> HostFacts {
     let (host, kernel) = match nix::sys::utsname::uname() {
-        Ok(name) => (name.nodename().to_string_lossy().into_owned(), name.release().to_string_lossy().into_owned()),
+        Ok(name) => {
+            (name.nodename().to_string_lossy().into_owned(), name.release().to_string_lossy().into_owned())
+        }
         Err(_) => (String::new(), String::new()),
     };
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    let installed = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory_mib(&text)).unwrap_or(0);
+    let installed =
+        std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory_mib(&text)).unwrap_or(0);
     // Inside a container the group's limit counts, where there is one.
-    let allowed = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let allowed = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
     HostFacts {
         host,
         cpu_millis: u32::try_from(cpus).unwrap_or(u32::MAX).saturating_mul(1000),

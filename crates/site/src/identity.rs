@@ -74,9 +74,12 @@ pub async fn join(
         join_token: join_token.expose().to_owned(),
         public_key: hex::encode(key.verifying_key().as_bytes()),
     };
-    let joined = client.join(&join).await.map_err(|source| Error::JoinRefused { name: name.to_string(), source })?;
-    let stored = Stored { farm_url: farm_url.to_owned(), name: name.clone(), site: joined.site, token: joined.token };
-    let bytes = serde_json::to_vec_pretty(&stored).map_err(|error| folder.failed("write the identity", error.into()))?;
+    let joined =
+        client.join(&join).await.map_err(|source| Error::JoinRefused { name: name.to_string(), source })?;
+    let stored =
+        Stored { farm_url: farm_url.to_owned(), name: name.clone(), site: joined.site, token: joined.token };
+    let bytes = serde_json::to_vec_pretty(&stored)
+        .map_err(|error| folder.failed("write the identity", error.into()))?;
     folder.write(IDENTITY, &bytes)?;
     tracing::info!(site = %stored.site, name = %name, "joined the farm");
     Ok(Identity { site: stored.site, token: Secret::new(stored.token) })

@@ -75,7 +75,13 @@ pub struct ChildProbe {
 impl ChildProbe {
     /// `command` is run to ask; it prints JSON as [`crate::probe`] says.
     pub fn new(command: Vec<String>, timeout: Duration) -> Self {
-        Self { command, timeout, allow_gpu_reset: false, hung: Mutex::new(None), gate: tokio::sync::Mutex::new(()) }
+        Self {
+            command,
+            timeout,
+            allow_gpu_reset: false,
+            hung: Mutex::new(None),
+            gate: tokio::sync::Mutex::new(()),
+        }
     }
 
     /// Lets the site reset real GPUs.
@@ -99,7 +105,8 @@ impl ChildProbe {
             return Err(DeviceError::StillHung { command: shown });
         }
         *self.hung() = None;
-        let (program, arguments) = command.split_first().ok_or_else(|| failed("no command is set".to_owned()))?;
+        let (program, arguments) =
+            command.split_first().ok_or_else(|| failed("no command is set".to_owned()))?;
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
@@ -185,9 +192,11 @@ mod tests {
         let error = shell(&script, Duration::from_millis(500)).probe().await.unwrap_err();
         assert!(matches!(error, DeviceError::Hung { .. }), "{error}");
         for pid in std::fs::read_to_string(&pids).unwrap().lines() {
-            // The grandchild is reaped by whoever adopts orphans; until then it may be seen as a zombie.
-            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            assert!(state.is_empty() || state.contains(") Z "), "{state}");
+            // A killed process takes a moment to end, and an orphan may be seen as a zombie until somebody reaps it.
+            let stat = format!("/proc/{pid}/stat");
+            while std::fs::read_to_string(&stat).is_ok_and(|state| !state.contains(") Z ")) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
     }
 

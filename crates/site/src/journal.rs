@@ -47,13 +47,14 @@ impl Journal {
 
     fn open_compacting_at(folder: Arc<Folder>, compact_at: usize) -> Result<Self, Error> {
         let bytes = folder.read(NAME)?.unwrap_or_default();
-        let read = ledger::read(&bytes).map_err(|damaged| Error::Journal {
-            file: folder.file(NAME),
-            reason: damaged.to_string(),
-        })?;
+        let read = ledger::read(&bytes)
+            .map_err(|damaged| Error::Journal { file: folder.file(NAME), reason: damaged.to_string() })?;
         if read.whole < bytes.len() {
             let cut = bytes.len() - read.whole;
-            tracing::warn!(bytes = cut, "dropped the end of the lease journal: its last line was cut short by a crash");
+            tracing::warn!(
+                bytes = cut,
+                "dropped the end of the lease journal: its last line was cut short by a crash"
+            );
         }
         let open = || -> io::Result<File> {
             let mut file = folder::private().create(true).truncate(false).open(folder.file(NAME))?;
@@ -195,7 +196,10 @@ mod tests {
         std::fs::write(folder.path().join(NAME), bytes).unwrap();
         let error = Journal::open(Arc::new(Folder::open(folder.path()).await.unwrap())).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("leases.journal") && text.contains("line 1") && text.contains("move the file away"), "{text}");
+        assert!(
+            text.contains("leases.journal") && text.contains("line 1") && text.contains("move the file away"),
+            "{text}"
+        );
     }
 
     #[tokio::test]
@@ -205,7 +209,10 @@ mod tests {
         // The kernel's own full device stands in for a full disk.
         journal.state().file = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let error = journal.append(vec![Entry::Epoch { epoch: 1 }]).await.unwrap_err().to_string();
-        assert!(error.contains(&folder.path().display().to_string()) && error.contains("free space"), "{error}");
+        assert!(
+            error.contains(&folder.path().display().to_string()) && error.contains("free space"),
+            "{error}"
+        );
         assert_eq!(journal.ledger().epoch, 0, "an entry that is not on the disk does not count");
     }
 }

@@ -147,8 +147,12 @@ impl Ledger {
 
     /// The shortest entries that lead to this ledger.
     pub fn entries(&self) -> Vec<Entry> {
-        let machines = self.machines.iter().map(|(runner, record)| Entry::Machine { runner: *runner, record: record.clone() });
-        let leases = self.leases.iter().map(|(lease, record)| Entry::Lease { lease: *lease, record: record.clone() });
+        let machines = self
+            .machines
+            .iter()
+            .map(|(runner, record)| Entry::Machine { runner: *runner, record: record.clone() });
+        let leases =
+            self.leases.iter().map(|(lease, record)| Entry::Lease { lease: *lease, record: record.clone() });
         std::iter::once(Entry::Epoch { epoch: self.epoch }).chain(leases).chain(machines).collect()
     }
 }

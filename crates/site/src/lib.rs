@@ -12,6 +12,7 @@
 //! - a site that ends, gracefully or not, leaves its machines running, and its successor adopts them;
 //! - a desired set of an older epoch than one seen before is refused.
 
+mod dial;
 pub mod error;
 pub mod execute;
 pub mod folder;
@@ -34,8 +35,8 @@ use forgeyard_api::client::http::HttpOptions;
 use forgeyard_api::client::site::SiteClient;
 use forgeyard_api::client::{ClientError, http};
 use forgeyard_api::error::ErrorKind;
-use forgeyard_model::name::{ProviderName, SiteName};
 use forgeyard_model::Secret;
+use forgeyard_model::name::{ProviderName, SiteName};
 use forgeyard_providers::Provider;
 use identity::Identity;
 use std::collections::BTreeMap;
@@ -129,6 +130,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Er
             providers: providers.clone(),
             devices: Arc::clone(&options.devices),
             asked: Mutex::default(),
+            host: Mutex::new(host::machine()),
             journal: journal.clone(),
             agent_url: options.agent_url.clone().unwrap_or_else(|| options.farm_url.clone()),
             ca_file: options.ca_file.clone(),

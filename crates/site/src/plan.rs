@@ -128,8 +128,11 @@ fn removals(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
         if stays || view.waiting.runners.contains(&runner) {
             continue;
         }
-        let refused =
-            view.ledger.machines.get(&runner).is_some_and(|record| matches!(record.phase, MachinePhase::Refused { .. }));
+        let refused = view
+            .ledger
+            .machines
+            .get(&runner)
+            .is_some_and(|record| matches!(record.phase, MachinePhase::Refused { .. }));
         if refused && !view.observed.any(runner) {
             // A refused machine that is still wanted keeps its refusal, whatever provider is asked for now.
             if !wanted.contains_key(&runner) {
@@ -154,7 +157,11 @@ fn creations(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
         }
         let record = view.ledger.machines.get(runner);
         let elsewhere = record.is_some_and(|record| record.provider != desired.provider)
-            || view.observed.machines.keys().any(|(seen, provider)| seen == runner && *provider != desired.provider);
+            || view
+                .observed
+                .machines
+                .keys()
+                .any(|(seen, provider)| seen == runner && *provider != desired.provider);
         if elsewhere {
             // Another provider has it; that one goes first.
             continue;
@@ -180,7 +187,9 @@ fn creations(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
 
 fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeSet<(&str, LeaseId)>) -> Option<Action> {
     let runner = desired.runner;
-    let refuse = |code: &str, message: String| Some(Action::Refuse { runner, reason: Explanation::new(code, message) });
+    let refuse = |code: &str, message: String| {
+        Some(Action::Refuse { runner, reason: Explanation::new(code, message) })
+    };
     if !view.providers.contains(&desired.provider) {
         let message = format!("this site has no provider {}", desired.provider);
         return refuse("site.no_provider", message);
@@ -198,9 +207,9 @@ fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeSet<(&str, Le
         },
         None => {}
     }
-    let conflict = taken
-        .iter()
-        .any(|(key, lease)| Some(*lease) != desired.lease && desired.devices.iter().any(|device| device.key == *key));
+    let conflict = taken.iter().any(|(key, lease)| {
+        Some(*lease) != desired.lease && desired.devices.iter().any(|device| device.key == *key)
+    });
     let held_back = conflict
         || view.waiting.providers.contains(&desired.provider)
         // Whether the machine is there already cannot be known now.
@@ -210,7 +219,9 @@ fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeSet<(&str, Le
 
 fn leases(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
     let machine_may_exist = |runner: RunnerId| {
-        wanted.contains_key(&runner) || view.observed.any(runner) || view.ledger.machines.contains_key(&runner)
+        wanted.contains_key(&runner)
+            || view.observed.any(runner)
+            || view.ledger.machines.contains_key(&runner)
     };
     for (lease, record) in &view.ledger.leases {
         if view.waiting.leases.contains(lease) {
@@ -223,7 +234,11 @@ fn leases(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
                 actions.push(Action::ForgetLease { lease: *lease });
             }
         } else if !machine_may_exist(record.runner) && !view.waiting.runners.contains(&record.runner) {
-            actions.push(Action::End { lease: *lease, runner: record.runner, devices: record.devices.clone() });
+            actions.push(Action::End {
+                lease: *lease,
+                runner: record.runner,
+                devices: record.devices.clone(),
+            });
         }
     }
     for releasing in &view.desired.releasing {
@@ -235,7 +250,10 @@ fn leases(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
         // only complete lists prove that no machine has the devices.
         let held = view.ledger.leases.values().any(|record| {
             !matches!(record.phase, LeasePhase::Released { .. })
-                && record.devices.iter().any(|(_, key)| releasing.devices.iter().any(|(_, other)| key == other))
+                && record
+                    .devices
+                    .iter()
+                    .any(|(_, key)| releasing.devices.iter().any(|(_, other)| key == other))
         });
         if view.observed.unknown.is_empty()
             && !held

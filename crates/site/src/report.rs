@@ -42,9 +42,13 @@ pub fn build(from: &Sources<'_>) -> SiteReport {
                 Some(ObservedState::Failed { reason: reason.clone() })
             }
             (_, true) => None,
-            (_, false) if removal.is_some() => removal.map(|reason| ObservedState::Exited { reason: reason.clone() }),
+            (_, false) if removal.is_some() => {
+                removal.map(|reason| ObservedState::Exited { reason: reason.clone() })
+            }
             (MachinePhase::Claimed, false) => Some(ObservedState::Creating),
-            (MachinePhase::Up, false) => Some(ObservedState::Exited { reason: vanished(wanted.contains(runner)) }),
+            (MachinePhase::Up, false) => {
+                Some(ObservedState::Exited { reason: vanished(wanted.contains(runner)) })
+            }
         };
         if let Some(state) = told {
             let enforced = from.rows.get(runner).map(|row| row.enforced.clone()).unwrap_or_default();
@@ -80,8 +84,11 @@ pub fn build(from: &Sources<'_>) -> SiteReport {
 
 fn vanished(wanted: bool) -> Explanation {
     if wanted {
-        Explanation::new("site.machine_vanished", "the machine was there and is gone, and the site did not remove it")
-            .fix("see whether the host was restarted; the attempt is lost, not the job")
+        Explanation::new(
+            "site.machine_vanished",
+            "the machine was there and is gone, and the site did not remove it",
+        )
+        .fix("see whether the host was restarted; the attempt is lost, not the job")
     } else {
         Explanation::new("site.removing", "the machine is being removed")
     }
@@ -130,7 +137,11 @@ mod tests {
     fn a_machine_that_cannot_be_removed_says_what_is_left() {
         let mut tries = Tries::default();
         let runner = RunnerId::from_bits(1);
-        tries.not_removed(runner, Explanation::new("provider.left_behind", "a mount is left"), Default::default());
+        tries.not_removed(
+            runner,
+            Explanation::new("provider.left_behind", "a mount is left"),
+            Default::default(),
+        );
         let report = told(&ledger(MachinePhase::Up), &[], &[], &tries);
         let ObservedState::Exited { reason } = &report.runners[0].state else { panic!("{report:?}") };
         assert_eq!(reason.message, "a mount is left");
@@ -143,7 +154,12 @@ mod tests {
             state: ObservedState::Running,
             enforced: BTreeSet::from([forgeyard_model::resources::Limit::Memory]),
         };
-        let report = told(&ledger(MachinePhase::Up), &[row.clone()], &[RunnerId::from_bits(2)], &Tries::default());
+        let report = told(
+            &ledger(MachinePhase::Up),
+            std::slice::from_ref(&row),
+            &[RunnerId::from_bits(2)],
+            &Tries::default(),
+        );
         assert_eq!(report.runners[0], row);
         assert_eq!(report.runners[1].state, ObservedState::Absent);
     }
@@ -158,9 +174,13 @@ mod tests {
             LeasePhase::Released { sick: sick.clone() },
         ];
         let leases = phases.into_iter().enumerate().map(|(at, phase)| {
-            (LeaseId::from_bits(at as u128), LeaseRecord { runner: RunnerId::from_bits(1), devices: Vec::new(), phase })
+            (
+                LeaseId::from_bits(at as u128),
+                LeaseRecord { runner: RunnerId::from_bits(1), devices: Vec::new(), phase },
+            )
         });
-        let report = told(&Ledger { leases: leases.collect(), ..Ledger::default() }, &[], &[], &Tries::default());
+        let report =
+            told(&Ledger { leases: leases.collect(), ..Ledger::default() }, &[], &[], &Tries::default());
         let id = LeaseId::from_bits;
         assert_eq!(
             report.leases,

@@ -1,23 +1,21 @@
 //! One session with the farm: poll, observe, plan, act, report, until the site stops or the farm forgets it.
 //!
-//! Three loops. The *poller* holds the long poll. The *sender* sends reports. The *main* loop owns all state: it
-//! lists machines, plans, starts actions and takes their ends. An object that is being worked on is left alone until
+//! Beside the two loops of [`crate::dial`] runs the *main* loop, which owns all state: it lists machines, plans, starts
+//! actions and takes their ends. An object that is being worked on is left alone until
 //! its action has ended and the providers were listed after that.
 
+use crate::Options;
+use crate::dial::{self, Desired, Report};
 use crate::error::Error;
 use crate::execute::{Outcome, Tools};
-use crate::ledger::{Entry, LeasePhase};
+use crate::ledger::LeasePhase;
 use crate::plan::{self, Action, Observed, View};
 use crate::report::{self, Sources};
-use crate::tries::{self, Tries};
-use crate::{Options, host};
-use forgeyard_api::client::http::causes;
+use crate::tries::Tries;
 use forgeyard_api::client::site::SiteClient;
-use forgeyard_api::error::ErrorKind;
-use forgeyard_api::site::DesiredQuery;
 use forgeyard_model::name::ProviderName;
 use forgeyard_model::runner::{ObservedRunner, ObservedState};
-use forgeyard_model::site::{DesiredSet, HostFacts, ObservedLease, SiteReport};
+use forgeyard_model::site::{ObservedLease, SiteReport};
 use forgeyard_model::{Explanation, LeaseId, RunnerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,14 +34,11 @@ pub(crate) enum End {
     NotKnown,
 }
 
-/// After a failed probe the devices are asked again this much later.
+/// Devices and providers that did not answer are asked again this much later.
 const PROBE_AGAIN: Duration = Duration::from_secs(30);
 
-/// How long one listing or one asking for facts may take.
+/// How long one listing may take.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-
-type Desired = Option<Arc<DesiredSet>>;
-type Report = Option<Arc<SiteReport>>;
 
 /// Runs a session.
 pub(crate) async fn run(
@@ -57,8 +52,8 @@ pub(crate) async fn run(
     let (acks_in, acks) = mpsc::channel(8);
     // Dropped with this future, and everything in it is aborted then.
     let mut loops = JoinSet::new();
-    loops.spawn(poll(client.clone(), Arc::clone(&tools), desired_in, options.poll_wait));
-    loops.spawn(send(client, report, acks_in));
+    loops.spawn(dial::poll(client.clone(), Arc::clone(&tools), desired_in, options.poll_wait));
+    loops.spawn(dial::send(client, report, acks_in));
     let main = Main {
         waits: Arc::new(Semaphore::new(options.concurrency.max(1))),
         options,
@@ -74,7 +69,6 @@ pub(crate) async fn run(
         observed: Observed::default(),
         told: BTreeSet::new(),
         gone: BTreeSet::new(),
-        host: host::machine(),
         next_probe: Instant::now(),
         probing: false,
     };
@@ -85,82 +79,6 @@ pub(crate) async fn run(
             None => Err(Error::Broken("no loop runs".to_owned())),
         },
         ended = main.run(shutdown) => ended,
-    }
-}
-
-/// Holds the long poll.
-async fn poll(
-    client: SiteClient,
-    tools: Arc<Tools>,
-    desired: watch::Sender<Desired>,
-    wait: Duration,
-) -> Result<End, Error> {
-    let mut failures = 0;
-    loop {
-        let have = desired.borrow().clone();
-        let (epoch, after) = have.as_ref().map_or((0, 0), |set| (set.epoch, set.generation));
-        let asked = Instant::now();
-        match client.desired(&DesiredQuery { after, epoch, wait_seconds: wait.as_secs() }).await {
-            Ok(set) => {
-                let seen = tools.journal.ledger().epoch;
-                let older = set.epoch < seen || (set.epoch == epoch && set.generation < after);
-                if older {
-                    tracing::error!(epoch = set.epoch, seen, generation = set.generation, after, "refused an older desired set");
-                } else if have.is_none() || (set.epoch, set.generation) != (epoch, after) {
-                    let noted = if set.epoch > seen {
-                        tools.journal.append(vec![Entry::Epoch { epoch: set.epoch }]).await
-                    } else {
-                        Ok(())
-                    };
-                    if let Err(error) = noted {
-                        tracing::error!(%error, "cannot take the desired set");
-                    } else {
-                        failures = 0;
-                        desired.send_replace(Some(Arc::new(set)));
-                        continue;
-                    }
-                } else {
-                    failures = 0;
-                    // A farm that does not hold the poll is not asked in a tight loop.
-                    tokio::time::sleep_until(asked + Duration::from_secs(1)).await;
-                    continue;
-                }
-            }
-            Err(error) if error.refusal() == Some(ErrorKind::Unauthenticated) => return Ok(End::NotKnown),
-            Err(error) => tracing::warn!(error = %causes(&error), "cannot get the desired set"),
-        }
-        failures += 1;
-        tokio::time::sleep(tries::pause(failures).min(Duration::from_secs(15))).await;
-    }
-}
-
-/// Sends reports: each change, and the last one again when the farm wants to hear.
-async fn send(
-    client: SiteClient,
-    mut reports: watch::Receiver<Report>,
-    acks: mpsc::Sender<Arc<SiteReport>>,
-) -> Result<End, Error> {
-    let mut wait = Duration::from_secs(10);
-    let mut failures = 0;
-    loop {
-        // A sender that is gone ends the whole session with it.
-        if let Ok(Err(_)) = tokio::time::timeout(wait, reports.changed()).await {
-            return Ok(End::Stopped);
-        }
-        let Some(report) = reports.borrow_and_update().clone() else { continue };
-        match client.report(&report).await {
-            Ok(answer) => {
-                failures = 0;
-                wait = Duration::from_secs(answer.report_seconds.clamp(1, 300));
-                let _ = acks.send(report).await;
-            }
-            Err(error) if error.refusal() == Some(ErrorKind::Unauthenticated) => return Ok(End::NotKnown),
-            Err(error) => {
-                tracing::warn!(error = %causes(&error), "cannot report");
-                failures += 1;
-                wait = tries::pause(failures).min(Duration::from_secs(15));
-            }
-        }
     }
 }
 
@@ -191,7 +109,6 @@ struct Main<'a> {
     told: BTreeSet<LeaseId>,
     /// Machines that went and of which the farm has not been told.
     gone: BTreeSet<RunnerId>,
-    host: HostFacts,
     next_probe: Instant,
     probing: bool,
 }
@@ -199,13 +116,9 @@ struct Main<'a> {
 impl Main<'_> {
     async fn run(mut self, shutdown: &CancellationToken) -> Result<End, Error> {
         let tools = Arc::clone(&self.tools);
-        let begun = async {
-            let _ = tools.ask().await;
-            self.host = facts(&tools).await;
-        };
         tokio::select! {
             () = shutdown.cancelled() => return Ok(End::Stopped),
-            () = begun => {}
+            () = tools.ask_all() => {}
         }
         self.next_probe = Instant::now() + self.probe_pause();
         loop {
@@ -238,7 +151,8 @@ impl Main<'_> {
                     self.settle(done);
                     return false;
                 }
-                changed = self.desired.changed() => return changed.is_err(),
+                // When the poller has ended, so does the session, and says why.
+                Ok(()) = self.desired.changed() => return false,
                 Some(report) = self.acks.recv() => {
                     if self.acknowledged(&report) {
                         return false;
@@ -300,7 +214,7 @@ impl Main<'_> {
             self.probing = true;
             let tools = Arc::clone(&self.tools);
             self.work.spawn(async move {
-                let _ = tools.ask().await;
+                tools.ask_all().await;
                 (Subject::Probe, Outcome::Done)
             });
         }
@@ -321,10 +235,13 @@ impl Main<'_> {
         for action in actions {
             tracing::debug!(?action, "planned");
             let (subject, about) = match &action {
-                Action::Create { runner } | Action::Adopt { runner } | Action::Refuse { runner, .. } => {
-                    (Subject::Machine(*runner), desired.runners.iter().find(|desired| desired.runner == *runner))
+                Action::Create { runner } | Action::Adopt { runner } | Action::Refuse { runner, .. } => (
+                    Subject::Machine(*runner),
+                    desired.runners.iter().find(|desired| desired.runner == *runner),
+                ),
+                Action::Destroy { runner, .. } | Action::Forget { runner } => {
+                    (Subject::Machine(*runner), None)
                 }
-                Action::Destroy { runner, .. } | Action::Forget { runner } => (Subject::Machine(*runner), None),
                 Action::End { lease, .. } | Action::ForgetLease { lease } => (Subject::Lease(*lease), None),
             };
             let about = about.cloned();
@@ -420,11 +337,16 @@ impl Main<'_> {
     }
 
     fn give_up(&mut self, runner: RunnerId, provider: ProviderName, reason: Explanation) {
-        self.start(Subject::Machine(runner), move |tools| async move { tools.give_up(runner, provider, reason).await });
+        self.start(Subject::Machine(runner), move |tools| async move {
+            tools.give_up(runner, provider, reason).await
+        });
     }
 
+    /// How long until devices and providers are asked again; sooner when one of them did not answer.
     fn probe_pause(&self) -> Duration {
-        if self.tools.inventory().failure.is_some() { PROBE_AGAIN.min(self.options.probe_every) } else { self.options.probe_every }
+        let silent = self.tools.inventory().failure.is_some()
+            || self.tools.host().providers.len() < self.tools.providers.len();
+        if silent { PROBE_AGAIN.min(self.options.probe_every) } else { self.options.probe_every }
     }
 
     /// Hands the sender a new report, if it is another than the last one.
@@ -439,7 +361,8 @@ impl Main<'_> {
         let mut devices = inventory.devices;
         if inventory.failure.is_some() {
             // Not proven to answer, so not offered; those that are leased stay known.
-            let leased = ledger.leases.values().filter(|record| !matches!(record.phase, LeasePhase::Released { .. }));
+            let leased =
+                ledger.leases.values().filter(|record| !matches!(record.phase, LeasePhase::Released { .. }));
             let leased: BTreeSet<&str> =
                 leased.flat_map(|record| record.devices.iter().map(|(_, key)| key.as_str())).collect();
             devices.retain(|device| leased.contains(device.key.as_str()));
@@ -448,7 +371,7 @@ impl Main<'_> {
         let rows: BTreeMap<RunnerId, ObservedRunner> = rows.map(|row| (row.runner, row.clone())).collect();
         let report = report::build(&Sources {
             desired: &desired,
-            host: &self.host,
+            host: &self.tools.host(),
             devices: &devices,
             rows: &rows,
             ledger: &ledger,
@@ -463,19 +386,4 @@ impl Main<'_> {
             new
         });
     }
-}
-
-/// What the host and its providers can do. A provider that does not say is not offered.
-async fn facts(tools: &Tools) -> HostFacts {
-    let mut known = BTreeMap::new();
-    for (name, provider) in &tools.providers {
-        match tokio::time::timeout(LIST_TIMEOUT, provider.facts()).await {
-            Ok(Ok(facts)) => {
-                known.insert(name.clone(), facts);
-            }
-            Ok(Err(error)) => tracing::warn!(provider = %name, error = %error.explanation(), "the provider does not work"),
-            Err(_) => tracing::warn!(provider = %name, "the provider does not say what it can do"),
-        }
-    }
-    host::with_providers(host::machine(), &known)
 }

@@ -46,7 +46,13 @@ fn add<K: Ord>(to: &mut BTreeMap<K, Failures>, key: K, why: Explanation, now: Du
 
 impl Tries {
     /// A machine was not made. Answers whether to give up.
-    pub fn not_made(&mut self, runner: RunnerId, provider: ProviderName, why: Explanation, now: Duration) -> bool {
+    pub fn not_made(
+        &mut self,
+        runner: RunnerId,
+        provider: ProviderName,
+        why: Explanation,
+        now: Duration,
+    ) -> bool {
         add(&mut self.providers, provider, why.clone(), now);
         let give_up = add(&mut self.creating, runner, why, now) >= CREATE_TRIES;
         if give_up {
@@ -131,7 +137,12 @@ mod tests {
         while now < Duration::from_secs(86_400) {
             if tries.waiting(now).providers.is_empty() {
                 asked += 1;
-                given_up += u32::from(tries.not_made(RunnerId::from_bits(given_up.into()), provider.clone(), why(), now));
+                given_up += u32::from(tries.not_made(
+                    RunnerId::from_bits(given_up.into()),
+                    provider.clone(),
+                    why(),
+                    now,
+                ));
             }
             now = tries.next(now).unwrap_or(now + Duration::from_secs(1));
         }

@@ -109,7 +109,11 @@ impl World {
     }
 
     fn plan(&self) -> Vec<Action> {
-        let released = self.ledger.leases.iter().filter(|(_, record)| matches!(record.phase, LeasePhase::Released { .. }));
+        let released = self
+            .ledger
+            .leases
+            .iter()
+            .filter(|(_, record)| matches!(record.phase, LeasePhase::Released { .. }));
         plan(&View {
             desired: &self.desired,
             observed: &self.observed,
@@ -123,8 +127,13 @@ impl World {
     fn claim(&mut self, runner: RunnerId) {
         let desired = self.desired.runners.iter().find(|desired| desired.runner == runner).unwrap().clone();
         if let Some(lease) = desired.lease {
-            let devices = desired.devices.iter().map(|device| (DeviceId::from_bits(1), device.key.clone())).collect();
-            self.ledger.leases.entry(lease).or_insert(LeaseRecord { runner, devices, phase: LeasePhase::Held });
+            let devices =
+                desired.devices.iter().map(|device| (DeviceId::from_bits(1), device.key.clone())).collect();
+            self.ledger.leases.entry(lease).or_insert(LeaseRecord {
+                runner,
+                devices,
+                phase: LeasePhase::Held,
+            });
         }
         let record = MachineRecord { provider: desired.provider.clone(), phase: MachinePhase::Up };
         self.ledger.machines.insert(runner, record);
@@ -135,7 +144,9 @@ impl World {
     fn apply(&mut self, action: &Action) {
         match action {
             Action::Create { runner } | Action::Adopt { runner } => {
-                self.observed.machines.retain(|(seen, _), state| seen != runner || *state != ObservedState::Creating);
+                self.observed
+                    .machines
+                    .retain(|(seen, _), state| seen != runner || *state != ObservedState::Creating);
                 self.claim(*runner);
             }
             Action::Refuse { runner, reason } => {
@@ -145,7 +156,9 @@ impl World {
                     true => MachinePhase::GaveUp { reason },
                     false => MachinePhase::Refused { reason },
                 };
-                self.ledger.machines.insert(*runner, MachineRecord { provider: desired.provider.clone(), phase });
+                self.ledger
+                    .machines
+                    .insert(*runner, MachineRecord { provider: desired.provider.clone(), phase });
             }
             Action::Destroy { runner, provider } => {
                 self.observed.machines.remove(&(*runner, provider.clone()));
@@ -158,7 +171,9 @@ impl World {
             }
             Action::End { lease, runner, devices } => {
                 let phase = LeasePhase::Released { sick: Vec::new() };
-                self.ledger.leases.insert(*lease, LeaseRecord { runner: *runner, devices: devices.clone(), phase });
+                self.ledger
+                    .leases
+                    .insert(*lease, LeaseRecord { runner: *runner, devices: devices.clone(), phase });
             }
             Action::ForgetLease { lease } => {
                 self.ledger.leases.remove(lease);
@@ -172,7 +187,8 @@ impl World {
             match action {
                 Action::Create { runner } => {
                     prop_assert!(runners.insert(*runner));
-                    let desired = self.desired.runners.iter().find(|desired| desired.runner == *runner).unwrap();
+                    let desired =
+                        self.desired.runners.iter().find(|desired| desired.runner == *runner).unwrap();
                     prop_assert!(desired.devices.is_empty() || desired.lease.is_some());
                     for device in &desired.devices {
                         prop_assert!(given.insert(device.key.clone()), "a device is given twice in one plan");
@@ -183,13 +199,18 @@ impl World {
                         });
                         prop_assert!(other.is_none(), "a leased device is given to another machine");
                     }
-                    prop_assert!(!self.observed.unknown.contains(&desired.provider), "created without knowing what is there");
+                    prop_assert!(
+                        !self.observed.unknown.contains(&desired.provider),
+                        "created without knowing what is there"
+                    );
                 }
                 Action::Adopt { runner } => {
                     prop_assert!(runners.insert(*runner));
                     prop_assert!(self.observed.any(*runner));
                 }
-                Action::Refuse { runner, .. } | Action::Forget { runner } => prop_assert!(runners.insert(*runner)),
+                Action::Refuse { runner, .. } | Action::Forget { runner } => {
+                    prop_assert!(runners.insert(*runner))
+                }
                 Action::Destroy { runner, provider } => {
                     runners.insert(*runner);
                     let wanted = self
@@ -202,7 +223,10 @@ impl World {
                 Action::End { lease, runner, .. } => {
                     prop_assert!(leases.insert(*lease));
                     prop_assert!(!self.observed.any(*runner), "a lease is ended while its machine is seen");
-                    prop_assert!(!self.ledger.machines.contains_key(runner), "a lease is ended while its machine may exist");
+                    prop_assert!(
+                        !self.ledger.machines.contains_key(runner),
+                        "a lease is ended while its machine may exist"
+                    );
                     prop_assert!(!self.desired.runners.iter().any(|desired| desired.runner == *runner));
                 }
                 Action::ForgetLease { lease } => {
@@ -250,7 +274,11 @@ fn table_of_situations() {
         ("nothing is asked, nothing is there", none(), vec![]),
         ("a wanted machine is made", one(), vec![create(1)]),
         ("a wanted machine with a device is made", gpu(), vec![create(1)]),
-        ("a claimed machine that no list shows is asked for again", one().machine(1, 0, Claimed), vec![create(1)]),
+        (
+            "a claimed machine that no list shows is asked for again",
+            one().machine(1, 0, Claimed),
+            vec![create(1)],
+        ),
         (
             "a machine whose making was cut short is asked for again",
             one().machine(1, 0, Claimed).seen(1, 0, Creating),
@@ -266,42 +294,98 @@ fn table_of_situations() {
             one().seen(1, 0, Running),
             vec![Action::Adopt { runner: runner(1) }],
         ),
-        ("a machine that is as it should be is left alone", one().machine(1, 0, Up).seen(1, 0, Running), vec![]),
-        ("a wanted machine that ended stays: the farm decides", one().machine(1, 0, Up).seen(1, 0, exited()), vec![]),
+        (
+            "a machine that is as it should be is left alone",
+            one().machine(1, 0, Up).seen(1, 0, Running),
+            vec![],
+        ),
+        (
+            "a wanted machine that ended stays: the farm decides",
+            one().machine(1, 0, Up).seen(1, 0, exited()),
+            vec![],
+        ),
         ("a machine that vanished is not made a second time", one().machine(1, 0, Up), vec![]),
-        ("a machine that was given up is not tried again", one().machine(1, 0, GaveUp { reason: why() }), vec![]),
-        ("a machine with our tag that nobody wants is destroyed", none().seen(2, 0, Running), vec![destroy(2, 0)]),
-        ("a machine that ended and that nobody wants is destroyed", none().seen(2, 0, exited()), vec![destroy(2, 0)]),
-        ("a claim that nobody wants is cleared though no list shows it", none().machine(2, 0, Claimed), vec![destroy(2, 0)]),
+        (
+            "a machine that was given up is not tried again",
+            one().machine(1, 0, GaveUp { reason: why() }),
+            vec![],
+        ),
+        (
+            "a machine with our tag that nobody wants is destroyed",
+            none().seen(2, 0, Running),
+            vec![destroy(2, 0)],
+        ),
+        (
+            "a machine that ended and that nobody wants is destroyed",
+            none().seen(2, 0, exited()),
+            vec![destroy(2, 0)],
+        ),
+        (
+            "a claim that nobody wants is cleared though no list shows it",
+            none().machine(2, 0, Claimed),
+            vec![destroy(2, 0)],
+        ),
         (
             "a refused machine that nobody wants is struck out untouched",
             none().machine(2, 0, Refused { reason: why() }),
             vec![Action::Forget { runner: runner(2) }],
         ),
+        ("a machine of another provider goes first", one().seen(1, 1, Running), vec![destroy(1, 1)]),
         (
-            "a machine of another provider goes first",
-            one().seen(1, 1, Running),
-            vec![destroy(1, 1)],
+            "a lease is not ended while its machine is listed",
+            none().lease(1, &[7], Held).releasing(1, &[7]).seen(1, 0, exited()),
+            vec![destroy(1, 0)],
         ),
-        ("a lease is not ended while its machine is listed", none().lease(1, &[7], Held).releasing(1, &[7]).seen(1, 0, exited()), vec![destroy(1, 0)]),
         (
             "a lease is not ended while its machine may be there",
             none().lease(1, &[7], Held).releasing(1, &[7]).machine(1, 0, Up),
             vec![destroy(1, 0)],
         ),
-        ("a lease whose machine is gone is ended", none().lease(1, &[7], Held).releasing(1, &[7]), vec![end(1, &[7])]),
-        ("a lease that the farm no longer names is ended too", none().lease(1, &[7], Held), vec![end(1, &[7])]),
-        ("an ending that was cut short goes on", none().lease(1, &[7], Resetting).releasing(1, &[7]), vec![end(1, &[7])]),
-        ("a verifying that was cut short goes on", none().lease(1, &[7], Verifying).releasing(1, &[7]), vec![end(1, &[7])]),
-        ("a released lease is kept while the farm names it", none().lease(1, &[7], released()).releasing(1, &[7]), vec![]),
+        (
+            "a lease whose machine is gone is ended",
+            none().lease(1, &[7], Held).releasing(1, &[7]),
+            vec![end(1, &[7])],
+        ),
+        (
+            "a lease that the farm no longer names is ended too",
+            none().lease(1, &[7], Held),
+            vec![end(1, &[7])],
+        ),
+        (
+            "an ending that was cut short goes on",
+            none().lease(1, &[7], Resetting).releasing(1, &[7]),
+            vec![end(1, &[7])],
+        ),
+        (
+            "a verifying that was cut short goes on",
+            none().lease(1, &[7], Verifying).releasing(1, &[7]),
+            vec![end(1, &[7])],
+        ),
+        (
+            "a released lease is kept while the farm names it",
+            none().lease(1, &[7], released()).releasing(1, &[7]),
+            vec![],
+        ),
         (
             "a released lease of which the farm was told is struck out",
             none().lease(1, &[7], released()),
             vec![Action::ForgetLease { lease: lease(1) }],
         ),
-        ("a lease that the journal does not know is ended when asked", none().releasing(3, &[7]), vec![end(3, &[7])]),
-        ("a lease is not ended while the farm wants its machine", gpu().lease(1, &[7], Held).releasing(1, &[7]).machine(1, 0, Up).seen(1, 0, Running), vec![]),
-        ("a device that is still leased is not given away", gpu().lease(2, &[7], Resetting), vec![end(2, &[7])]),
+        (
+            "a lease that the journal does not know is ended when asked",
+            none().releasing(3, &[7]),
+            vec![end(3, &[7])],
+        ),
+        (
+            "a lease is not ended while the farm wants its machine",
+            gpu().lease(1, &[7], Held).releasing(1, &[7]).machine(1, 0, Up).seen(1, 0, Running),
+            vec![],
+        ),
+        (
+            "a device that is still leased is not given away",
+            gpu().lease(2, &[7], Resetting),
+            vec![end(2, &[7])],
+        ),
         (
             "two machines do not get one device",
             World::new(vec![wanted(1, 0, &[7]), wanted(2, 0, &[7])]),
@@ -319,14 +403,18 @@ fn what_cannot_be_made_is_refused_with_its_reason() {
     stranger.provider = "openstack".parse().unwrap();
     let mut unleased = wanted(1, 0, &[7]);
     unleased.lease = None;
-    let ended = World::new(vec![wanted(1, 0, &[7])]).lease(1, &[7], LeasePhase::Released { sick: Vec::new() });
+    let ended =
+        World::new(vec![wanted(1, 0, &[7])]).lease(1, &[7], LeasePhase::Released { sick: Vec::new() });
     for (world, code) in [
         (World::new(vec![stranger]), "site.no_provider"),
         (World::new(vec![unleased]), "site.no_lease"),
         (ended, "site.lease_ended"),
     ] {
         let plan = world.plan();
-        assert!(matches!(plan.as_slice(), [Action::Refuse { reason, .. }] if reason.code == code), "{code}: {plan:?}");
+        assert!(
+            matches!(plan.as_slice(), [Action::Refuse { reason, .. }] if reason.code == code),
+            "{code}: {plan:?}"
+        );
     }
 }
 
@@ -334,7 +422,11 @@ fn what_cannot_be_made_is_refused_with_its_reason() {
 fn a_kept_machine_stays_after_its_end() {
     let mut kept = wanted(1, 0, &[7]);
     kept.keep = true;
-    let world = World::new(vec![kept]).machine(1, 0, MachinePhase::Up).lease(1, &[7], LeasePhase::Held).seen(1, 0, exited());
+    let world = World::new(vec![kept]).machine(1, 0, MachinePhase::Up).lease(1, &[7], LeasePhase::Held).seen(
+        1,
+        0,
+        exited(),
+    );
     assert_eq!(world.plan(), []);
 }
 
@@ -374,7 +466,8 @@ fn state() -> impl Strategy<Value = ObservedState> {
 
 fn world() -> impl Strategy<Value = World> {
     let few = || 0u8..5;
-    let devices = || prop::collection::btree_set(0u8..3, 0..3).prop_map(|set| set.into_iter().collect::<Vec<_>>());
+    let devices =
+        || prop::collection::btree_set(0u8..3, 0..3).prop_map(|set| set.into_iter().collect::<Vec<_>>());
     (
         prop::collection::btree_map(few(), (0u8..2, devices(), any::<bool>()), 0..4),
         prop::collection::btree_map(few(), devices(), 0..3),
@@ -386,14 +479,17 @@ fn world() -> impl Strategy<Value = World> {
     )
         .prop_map(|(runners, ending, machines, leases, seen, waiting, (odd, unknown))| {
             let mut world = World::new(
-                runners.iter().map(|(n, (of, devices, lies))| {
-                    let mut wanted = wanted(*n, *of, devices);
-                    // Now and then the farm is wrong.
-                    if *lies && odd[0] {
-                        wanted.lease = None;
-                    }
-                    wanted
-                }).collect(),
+                runners
+                    .iter()
+                    .map(|(n, (of, devices, lies))| {
+                        let mut wanted = wanted(*n, *of, devices);
+                        // Now and then the farm is wrong.
+                        if *lies && odd[0] {
+                            wanted.lease = None;
+                        }
+                        wanted
+                    })
+                    .collect(),
             );
             for (n, devices) in &ending {
                 world = world.releasing(*n, devices);

@@ -9,6 +9,7 @@ pub mod opencl;
 pub mod sysfs;
 
 use forgeyard_model::device::DeviceFacts;
+use std::io::{self, Write};
 use std::process::Command;
 
 /// What to look for.
@@ -55,11 +56,22 @@ pub fn devices(options: ProbeOptions) -> Probe {
     probe
 }
 
+/// What the child does: asks, and prints for [`crate::ChildProbe`].
+pub fn print(options: ProbeOptions, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+    let probe = devices(options);
+    for note in &probe.notes {
+        // One note is one line, whatever a driver says.
+        writeln!(err, "{}", note.replace(['\n', '\r'], " "))?;
+    }
+    serde_json::to_writer(&mut *out, &probe.devices)?;
+    out.flush()
+}
+
 /// Standard output of a program; nothing when the program is not installed.
 fn run(program: &str, arguments: &[&str]) -> Result<Option<String>, String> {
     let output = match Command::new(program).args(arguments).env("LC_ALL", "C").output() {
         Ok(output) => output,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("{program}: {error}")),
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -69,5 +81,21 @@ fn run(program: &str, arguments: &[&str]) -> Result<Option<String>, String> {
     // nvidia-smi explains itself on its standard output.
     let said: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     let error = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program} failed ({}): {} {}", output.status, said.join("; "), error.trim()).trim_end().to_owned())
+    Err(format!("{program} failed ({}): {} {}", output.status, said.join("; "), error.trim())
+        .trim_end()
+        .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_child_prints_what_the_site_reads() {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        print(ProbeOptions::default(), &mut out, &mut err).unwrap();
+        let devices: Vec<DeviceFacts> = serde_json::from_slice(&out).unwrap();
+        let real = devices.iter().filter(|device| !device.kind.simulated()).count();
+        assert!(real == 0 || real == devices.len(), "a real GPU hides the simulated one: {devices:?}");
+    }
 }

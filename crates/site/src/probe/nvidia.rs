@@ -99,7 +99,9 @@ mod tests {
         let told: Vec<_> = rows
             .devices
             .iter()
-            .map(|facts| (facts.key.as_str(), facts.model.as_str(), facts.memory_mib, facts.compute_capability))
+            .map(|facts| {
+                (facts.key.as_str(), facts.model.as_str(), facts.memory_mib, facts.compute_capability)
+            })
             .collect();
         assert_eq!(
             told,

@@ -103,7 +103,10 @@ mod tests {
         let found = parse(SAMPLE).unwrap();
         let told: Vec<_> =
             found.iter().map(|facts| (facts.key.as_str(), facts.driver.as_str(), facts.memory_mib)).collect();
-        assert_eq!(told, [("opencl:0:0", "PoCL 3.1", 12_250), ("opencl:1:1", "Other CPU Runtime 2024.1", 1024)]);
+        assert_eq!(
+            told,
+            [("opencl:0:0", "PoCL 3.1", 12_250), ("opencl:1:1", "Other CPU Runtime 2024.1", 1024)]
+        );
         assert!(found.iter().all(|facts| facts.kind.simulated()));
     }
 
@@ -112,7 +115,10 @@ mod tests {
         match super::super::run("clinfo", &["--json"]) {
             Ok(Some(text)) => {
                 for facts in parse(&text).unwrap() {
-                    assert!(facts.memory_mib > 0 && !facts.model.is_empty() && !facts.driver.is_empty(), "{facts:?}");
+                    assert!(
+                        facts.memory_mib > 0 && !facts.model.is_empty() && !facts.driver.is_empty(),
+                        "{facts:?}"
+                    );
                 }
             }
             other => eprintln!("SKIPPED: clinfo is not installed or fails: {other:?}"),

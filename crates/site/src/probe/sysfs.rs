@@ -12,7 +12,8 @@ pub fn complete(root: &Path, mut facts: DeviceFacts) -> Result<DeviceFacts, Stri
         return Ok(facts);
     };
     let device = root.join("sys/bus/pci/devices").join(address);
-    let text = |name: &str| std::fs::read_to_string(device.join(name)).ok().map(|text| text.trim().to_owned());
+    let text =
+        |name: &str| std::fs::read_to_string(device.join(name)).ok().map(|text| text.trim().to_owned());
     // The files `vendor` and `device` are what the kernel remembers; `config` is what the device answers now.
     if let Ok(config) = std::fs::read(device.join("config"))
         && config.starts_with(&[0xff, 0xff])

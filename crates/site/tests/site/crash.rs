@@ -3,10 +3,12 @@
 
 use crate::farm::Farm;
 use crate::protocol::options;
-use crate::sim::{Crash, Host, releasing, runner, wanted};
+use crate::sim::{Crash, Host, facts, releasing, runner, wanted};
+use forgeyard_model::Secret;
 use forgeyard_model::runner::ObservedState;
 use forgeyard_model::site::{ObservedLease, SiteReport};
-use forgeyard_site::CancellationToken;
+use forgeyard_providers::{AgentStart, MachineSpec, Provider as _};
+use forgeyard_site::{CancellationToken, Devices as _};
 use std::time::Duration;
 
 /// A small generator, so that a seed names one run.
@@ -40,7 +42,8 @@ fn decide(farm: &Farm, lives: &mut [Life], report: &SiteReport) {
         lives[at] = match lives[at] {
             Life::Waiting => {
                 let free = (0..RUNNERS).all(|other| {
-                    other % DEVICES != n % DEVICES || matches!(lives[other as usize], Life::Waiting | Life::Over)
+                    other % DEVICES != n % DEVICES
+                        || matches!(lives[other as usize], Life::Waiting | Life::Over)
                 });
                 if free { Life::Wanted } else { Life::Waiting }
             }
@@ -95,7 +98,12 @@ async fn life_with_crashes(seed: u64) {
         }
     };
     let in_time = tokio::time::timeout(Duration::from_secs(120), done).await;
-    assert!(in_time.is_ok(), "seed {seed}: it does not come to an end: {lives:?} {:?} {:?}", host.journal(), farm.last());
+    assert!(
+        in_time.is_ok(),
+        "seed {seed}: it does not come to an end: {lives:?} {:?} {:?}",
+        host.journal(),
+        farm.last()
+    );
     host.with(|world| {
         assert_eq!(world.violations, Vec::<String>::new(), "seed {seed}");
         assert!(world.machines.is_empty(), "seed {seed}: {:?}", world.machines.keys());
@@ -111,5 +119,29 @@ async fn life_with_crashes(seed: u64) {
 async fn a_site_that_dies_anywhere_and_starts_again_doubles_nothing_and_loses_nothing() {
     for seed in 0..6 {
         life_with_crashes(seed).await;
+    }
+}
+
+/// The net itself: a site that touched before it claimed, or gave one device twice, would be caught.
+#[tokio::test]
+async fn the_simulated_host_notices_a_touch_without_a_claim_and_a_device_given_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::new(folder.path().to_path_buf(), 1, Crash::never());
+    for n in [1, 2] {
+        let desired = wanted(n, &[0]);
+        let spec = MachineSpec {
+            runner: desired.runner,
+            flavor: desired.flavor,
+            image: desired.image,
+            devices: desired.devices,
+            needs: desired.needs,
+            agent: AgentStart { farm_url: String::new(), token: Secret::new("t"), ca_file: None },
+        };
+        host.create(&spec).await.unwrap();
+    }
+    host.reset(&facts(0)).await.unwrap();
+    let violations = host.with(|world| world.violations.join("\n"));
+    for part in ["before its claim", "without a lease", "that rnr_", "is reset while"] {
+        assert!(violations.contains(part), "{part}: {violations}");
     }
 }

@@ -13,25 +13,25 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 
-pub const JOIN_TOKEN: &str = "join-me";
+pub(crate) const JOIN_TOKEN: &str = "join-me";
 
-pub struct Farm {
-    pub url: String,
-    pub state: Arc<Inner>,
+pub(crate) struct Farm {
+    pub(crate) url: String,
+    pub(crate) state: Arc<Inner>,
 }
 
-pub struct Inner {
-    pub desired: watch::Sender<DesiredSet>,
-    pub reports: Mutex<Vec<SiteReport>>,
-    pub joins: Mutex<Vec<Join>>,
-    pub token: Mutex<String>,
-    pub crash: Crash,
-    pub report_seconds: u64,
+pub(crate) struct Inner {
+    pub(crate) desired: watch::Sender<DesiredSet>,
+    pub(crate) reports: Mutex<Vec<SiteReport>>,
+    pub(crate) joins: Mutex<Vec<Join>>,
+    pub(crate) token: Mutex<String>,
+    pub(crate) crash: Crash,
+    pub(crate) report_seconds: u64,
     reported: watch::Sender<usize>,
 }
 
 impl Farm {
-    pub async fn start(crash: Crash) -> Farm {
+    pub(crate) async fn start(crash: Crash) -> Farm {
         let first = DesiredSet { epoch: 1, generation: 1, runners: Vec::new(), releasing: Vec::new() };
         let state = Arc::new(Inner {
             desired: watch::channel(first).0,
@@ -54,19 +54,19 @@ impl Farm {
     }
 
     /// Changes the desired set.
-    pub fn change(&self, change: impl FnOnce(&mut DesiredSet)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut DesiredSet)) {
         self.state.desired.send_modify(|set| {
             change(set);
             set.generation += 1;
         });
     }
 
-    pub fn last(&self) -> Option<SiteReport> {
+    pub(crate) fn last(&self) -> Option<SiteReport> {
         self.state.reports.lock().unwrap().last().cloned()
     }
 
     /// Waits for a report; panics with the last one when none comes in a minute.
-    pub async fn report_where(&self, what: &str, wanted: impl Fn(&SiteReport) -> bool) -> SiteReport {
+    pub(crate) async fn report_where(&self, what: &str, wanted: impl Fn(&SiteReport) -> bool) -> SiteReport {
         let mut reported = self.state.reported.subscribe();
         let found = async {
             loop {
@@ -83,7 +83,7 @@ impl Farm {
     }
 
     /// Waits for the next report.
-    pub async fn next_report(&self) {
+    pub(crate) async fn next_report(&self) {
         let mut reported = self.state.reported.subscribe();
         let _ = tokio::time::timeout(Duration::from_secs(60), reported.changed()).await;
     }
@@ -111,7 +111,11 @@ fn known(farm: &Inner, headers: &HeaderMap) -> bool {
     bearer == Some(farm.token.lock().unwrap().as_str())
 }
 
-async fn desired(State(farm): State<Arc<Inner>>, headers: HeaderMap, Query(query): Query<DesiredQuery>) -> Response {
+async fn desired(
+    State(farm): State<Arc<Inner>>,
+    headers: HeaderMap,
+    Query(query): Query<DesiredQuery>,
+) -> Response {
     if !known(&farm, &headers) {
         return refuse(ErrorKind::Unauthenticated, "site.unknown");
     }
@@ -124,7 +128,11 @@ async fn desired(State(farm): State<Arc<Inner>>, headers: HeaderMap, Query(query
     Json(set).into_response()
 }
 
-async fn report(State(farm): State<Arc<Inner>>, headers: HeaderMap, Json(report): Json<SiteReport>) -> Response {
+async fn report(
+    State(farm): State<Arc<Inner>>,
+    headers: HeaderMap,
+    Json(report): Json<SiteReport>,
+) -> Response {
     if !known(&farm, &headers) {
         return refuse(ErrorKind::Unauthenticated, "site.unknown");
     }

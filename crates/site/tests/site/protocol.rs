@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub fn options(farm: &Farm, host: &Host) -> Options {
+pub(crate) fn options(farm: &Farm, host: &Host) -> Options {
     let provider = Arc::new(host.clone());
     let mut options =
         Options::new("box1".parse().unwrap(), &farm.url, &host.state_dir, vec![provider.clone()], provider);
@@ -64,7 +64,10 @@ fn running(report: &SiteReport, n: u32) -> bool {
 }
 
 fn released(report: &SiteReport, n: u32) -> bool {
-    report.leases.iter().any(|told| matches!(told, ObservedLease::Released { lease: of, .. } if *of == lease(n)))
+    report
+        .leases
+        .iter()
+        .any(|told| matches!(told, ObservedLease::Released { lease: of, .. } if *of == lease(n)))
 }
 
 fn mode(path: &Path) -> u32 {
@@ -132,7 +135,8 @@ async fn a_state_folder_that_cannot_be_used_is_named_with_what_to_do() {
     let blocked = folder.path().join("file");
     std::fs::write(&blocked, "").unwrap();
     let host = Host::new(blocked.join("state"), 0, Crash::never());
-    let error = forgeyard_site::run(options(&farm, &host), CancellationToken::new()).await.unwrap_err().to_string();
+    let error =
+        forgeyard_site::run(options(&farm, &host), CancellationToken::new()).await.unwrap_err().to_string();
     assert!(error.contains(&host.state_dir.display().to_string()) && error.contains("writable"), "{error}");
 }
 
@@ -142,7 +146,10 @@ async fn a_lease_goes_through_every_step_and_never_ends_before_its_machine() {
     running.farm.change(|set| set.runners.push(wanted(1, &[0, 1])));
     let report = running.farm.report_where("the machine runs", |report| self::running(report, 1)).await;
     assert!(report.runners[0].enforced.contains(&forgeyard_model::resources::Limit::Memory));
-    running.farm.report_where("the lease is held", |r| r.leases == [ObservedLease::Held { lease: lease(1) }]).await;
+    running
+        .farm
+        .report_where("the lease is held", |r| r.leases == [ObservedLease::Held { lease: lease(1) }])
+        .await;
     // Something of the machine is left: the lease stays, and the farm hears why.
     running.host.with(|world| world.destroy_leaves = Some("a mount".to_owned()));
     running.farm.change(|set| {
@@ -251,9 +258,7 @@ async fn a_machine_that_vanished_is_told_and_not_made_a_second_time() {
     running.farm.change(|set| set.runners.push(wanted(1, &[])));
     running.farm.report_where("the machine runs", |report| self::running(report, 1)).await;
     running.host.with(|world| world.machines.clear());
-    let vanished = |report: &SiteReport| {
-        matches!(state(report, runner(1)), Some(ObservedState::Exited { reason }) if reason.code == "site.machine_vanished")
-    };
+    let vanished = |report: &SiteReport| matches!(state(report, runner(1)), Some(ObservedState::Exited { reason }) if reason.code == "site.machine_vanished");
     running.farm.report_where("the machine vanished", vanished).await;
     assert_eq!(running.host.with(|world| world.made[&runner(1)]), 1);
     running.end().await;

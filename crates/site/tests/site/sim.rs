@@ -7,8 +7,8 @@ use forgeyard_model::runner::{ObservedRunner, ObservedState};
 use forgeyard_model::site::{DesiredRunner, ReleasingLease};
 use forgeyard_model::{AttemptId, DeviceId, Id as _, LeaseId, RunnerId, SiteId};
 use forgeyard_providers::{Error, MachineSpec, Provider, ProviderFacts};
-use forgeyard_site::ledger;
 use forgeyard_site::inventory::{DeviceError, Devices};
+use forgeyard_site::ledger;
 use forgeyard_site::probe::Probe;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 /// Counts points down and stops the world at zero.
 #[derive(Clone, Default)]
-pub struct Crash(Arc<CrashInner>);
+pub(crate) struct Crash(Arc<CrashInner>);
 
 #[derive(Default)]
 struct CrashInner {
@@ -28,18 +28,18 @@ struct CrashInner {
 
 impl Crash {
     /// Crash at the point of this number; 0 = never.
-    pub fn arm(&self, points: i64) {
+    pub(crate) fn arm(&self, points: i64) {
         self.0.left.store(if points == 0 { i64::MAX } else { points }, Ordering::SeqCst);
     }
 
-    pub fn never() -> Self {
+    pub(crate) fn never() -> Self {
         let crash = Self::default();
         crash.arm(0);
         crash
     }
 
     /// A place where the process may die.
-    pub async fn point(&self) {
+    pub(crate) async fn point(&self) {
         tokio::task::yield_now().await;
         if self.0.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.now.notify_one();
@@ -49,31 +49,31 @@ impl Crash {
     }
 
     /// Waits for the crash.
-    pub async fn happens(&self) {
+    pub(crate) async fn happens(&self) {
         self.0.now.notified().await;
     }
 }
 
 #[derive(Default)]
-pub struct World {
-    pub machines: BTreeMap<RunnerId, (Vec<String>, ObservedState)>,
+pub(crate) struct World {
+    pub(crate) machines: BTreeMap<RunnerId, (Vec<String>, ObservedState)>,
     /// How often each machine was really made.
-    pub made: BTreeMap<RunnerId, u32>,
-    pub asked: u32,
-    pub resets: BTreeMap<String, u32>,
+    pub(crate) made: BTreeMap<RunnerId, u32>,
+    pub(crate) asked: u32,
+    pub(crate) resets: BTreeMap<String, u32>,
     /// What the next creations do.
-    pub creations: VecDeque<Fault>,
+    pub(crate) creations: VecDeque<Fault>,
     /// Every creation fails.
-    pub always_fails: bool,
-    pub destroy_leaves: Option<String>,
-    pub list_fails: bool,
-    pub devices: Vec<DeviceFacts>,
-    pub notes: Vec<String>,
-    pub violations: Vec<String>,
+    pub(crate) always_fails: bool,
+    pub(crate) destroy_leaves: Option<String>,
+    pub(crate) list_fails: bool,
+    pub(crate) devices: Vec<DeviceFacts>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) violations: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// An error, and no machine.
     Fails,
     /// An error, and yet a machine.
@@ -83,19 +83,19 @@ pub enum Fault {
 }
 
 #[derive(Clone)]
-pub struct Host {
-    pub world: Arc<Mutex<World>>,
-    pub crash: Crash,
-    pub state_dir: PathBuf,
+pub(crate) struct Host {
+    pub(crate) world: Arc<Mutex<World>>,
+    pub(crate) crash: Crash,
+    pub(crate) state_dir: PathBuf,
 }
 
 impl Host {
-    pub fn new(state_dir: PathBuf, devices: u32, crash: Crash) -> Self {
+    pub(crate) fn new(state_dir: PathBuf, devices: u32, crash: Crash) -> Self {
         let world = World { devices: (0..devices).map(facts).collect(), ..World::default() };
         Self { world: Arc::new(Mutex::new(world)), crash, state_dir }
     }
 
-    pub fn with<T>(&self, see: impl FnOnce(&mut World) -> T) -> T {
+    pub(crate) fn with<T>(&self, see: impl FnOnce(&mut World) -> T) -> T {
         see(&mut self.world.lock().unwrap())
     }
 
@@ -104,7 +104,7 @@ impl Host {
     }
 
     /// What the journal on the disk says at this moment.
-    pub fn journal(&self) -> ledger::Ledger {
+    pub(crate) fn journal(&self) -> ledger::Ledger {
         let bytes = std::fs::read(self.state_dir.join("leases.journal")).unwrap_or_default();
         ledger::read(&bytes).unwrap().ledger
     }
@@ -163,7 +163,9 @@ impl Provider for Host {
             let taken: Vec<String> = world
                 .machines
                 .iter()
-                .filter(|(other, (theirs, _))| **other != runner && theirs.iter().any(|key| keys.contains(key)))
+                .filter(|(other, (theirs, _))| {
+                    **other != runner && theirs.iter().any(|key| keys.contains(key))
+                })
                 .map(|(other, _)| format!("{runner} gets a device that {other} has"))
                 .collect();
             world.violations.extend(taken);
@@ -223,7 +225,7 @@ impl Devices for Host {
     }
 }
 
-pub fn facts(n: u32) -> DeviceFacts {
+pub(crate) fn facts(n: u32) -> DeviceFacts {
     DeviceFacts {
         key: format!("opencl:0:{n}"),
         kind: DeviceKind::OpenclCpu,
@@ -238,20 +240,20 @@ pub fn facts(n: u32) -> DeviceFacts {
     }
 }
 
-pub fn device(n: u32) -> DeviceId {
+pub(crate) fn device(n: u32) -> DeviceId {
     DeviceId::derive(SiteId::from_bits(1), &facts(n).key)
 }
 
-pub fn runner(n: u32) -> RunnerId {
+pub(crate) fn runner(n: u32) -> RunnerId {
     RunnerId::from_bits(n.into())
 }
 
-pub fn lease(n: u32) -> LeaseId {
+pub(crate) fn lease(n: u32) -> LeaseId {
     LeaseId::from_bits(n.into())
 }
 
 /// Runner `n` with a lease of the same number where it has devices.
-pub fn wanted(n: u32, devices: &[u32]) -> DesiredRunner {
+pub(crate) fn wanted(n: u32, devices: &[u32]) -> DesiredRunner {
     DesiredRunner {
         runner: runner(n),
         provider: "sandbox".parse().unwrap(),
@@ -275,7 +277,7 @@ pub fn wanted(n: u32, devices: &[u32]) -> DesiredRunner {
     }
 }
 
-pub fn releasing(n: u32, devices: &[u32]) -> ReleasingLease {
+pub(crate) fn releasing(n: u32, devices: &[u32]) -> ReleasingLease {
     let devices = devices.iter().map(|n| (device(*n), facts(*n).key)).collect();
     ReleasingLease { lease: lease(n), runner: runner(n), devices }
 }
