@@ -26,9 +26,8 @@ pub(crate) fn init(argv: &[OsString]) -> i32 {
         return NOT_RUNNABLE;
     };
     let mut signals = SigSet::empty();
-    let passed = [
-        Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2,
-    ];
+    let passed =
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
     for signal in passed.into_iter().chain([Signal::SIGCHLD]) {
         signals.add(signal);
     }

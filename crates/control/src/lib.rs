@@ -1,3 +1,23 @@
-//! The control plane: HTTP, reconcilers, effect executor, auth, console, conda channel.
+//! The control plane: HTTP, the core that decides and stores, workers that do what was decided, the console.
+//!
+//! ```text
+//! webhook, site, agent, person ──► http ──► core (decide + one transaction) ──► replica ──► readers, live views
+//!                                             ▲            │
+//!                       reader, effects, tick ┘            └──► outbox ──► effects
+//! ```
+//!
+//! Invariants: nothing is answered before it is stored; readers see only what is stored; there is one way to change
+//! anything, [`core::Core::give`].
 
+pub mod app;
+pub mod auth;
+pub mod clock;
 pub mod console;
+pub mod core;
+pub mod effect;
+pub mod http;
+pub mod keys;
+pub mod logs;
+pub mod reader;
+pub mod serve;
+pub mod views;

@@ -17,7 +17,8 @@ fn live(tx: &Tx<'_>, id: AttemptId, fence: Option<u32>) -> Result<Attempt, Refus
     let attempt = tx.attempt(id)?;
     let job = tx.job(attempt.job)?;
     let superseded = |why: String| {
-        Refusal::new(RefusalKind::Superseded, "attempt.superseded", why).fix("stop; nothing of this attempt is accepted")
+        Refusal::new(RefusalKind::Superseded, "attempt.superseded", why)
+            .fix("stop; nothing of this attempt is accepted")
     };
     if let Some(fence) = fence
         && fence != attempt.fence
@@ -57,7 +58,12 @@ pub(crate) fn redeemed(tx: &mut Tx<'_>, id: AttemptId, nonce: String) -> Result<
 }
 
 /// A sign of life. The first one closes the token; the first step makes everything run.
-pub(crate) fn heard(tx: &mut Tx<'_>, id: AttemptId, fence: u32, step: Option<String>) -> Result<Reply, Refusal> {
+pub(crate) fn heard(
+    tx: &mut Tx<'_>,
+    id: AttemptId,
+    fence: u32,
+    step: Option<String>,
+) -> Result<Reply, Refusal> {
     let mut attempt = live(tx, id, Some(fence))?;
     let job = tx.job(attempt.job)?;
     let cancel = job.cancel_requested_at.is_some();

@@ -1,7 +1,7 @@
 //! When a pipeline is over, and what its lane allows then.
 
-use crate::lifecycle::JobEvent;
 use crate::farm::Farm;
+use crate::lifecycle::JobEvent;
 use crate::tx::Tx;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::effect::Effect;
@@ -15,7 +15,8 @@ use forgeyard_model::{Explanation, JobId, PipelineId};
 /// Whether an artifact was made by the attempt that its job accepted last: only those count for anything.
 pub fn accepted(farm: &Farm, artifact: &Artifact) -> bool {
     let (Some(job), Some(attempt)) = (artifact.job, artifact.attempt) else { return false };
-    let newest = farm.attempts_of(job).into_iter().rfind(|attempt| attempt.outcome == Some(Outcome::Succeeded));
+    let newest =
+        farm.attempts_of(job).into_iter().rfind(|attempt| attempt.outcome == Some(Outcome::Succeeded));
     newest.is_some_and(|newest| newest.id == attempt)
 }
 
@@ -88,8 +89,7 @@ fn failure(job: &Job) -> Explanation {
 fn settle(tx: &mut Tx<'_>, mut pipeline: Pipeline, jobs: &[Job]) {
     let lane = pipeline.lane;
     let bare: Vec<&str> = jobs.iter().filter(|job| untested(job)).map(|job| job.key.as_str()).collect();
-    let repository =
-        tx.config().repository(&pipeline.event.repository.forge, pipeline.event.repository.id);
+    let repository = tx.config().repository(&pipeline.event.repository.forge, pipeline.event.repository.id);
     let refusal = if pipeline.event.trigger == Trigger::Manual {
         Some(Explanation::new(
             "promotion.handed_in",
@@ -108,7 +108,10 @@ fn settle(tx: &mut Tx<'_>, mut pipeline: Pipeline, jobs: &[Job]) {
                 .fix("add a `tests:` section to the recipe"),
         )
     } else if repository.is_none() {
-        Some(Explanation::new("promotion.no_repository", "not promotable: the repository is no longer configured"))
+        Some(Explanation::new(
+            "promotion.no_repository",
+            "not promotable: the repository is no longer configured",
+        ))
     } else {
         None
     };
@@ -130,10 +133,12 @@ fn settle(tx: &mut Tx<'_>, mut pipeline: Pipeline, jobs: &[Job]) {
 /// Ends jobs that wait for builds which will never bring what they need.
 fn cancel_orphans(tx: &mut Tx<'_>, id: PipelineId) -> Result<(), Refusal> {
     loop {
-        let dead = |build: &JobId| {
-            tx.farm().jobs.get(build).is_none_or(|job| job.state.ended() && !succeeded(job))
-        };
-        let orphan = tx.farm().jobs_of(id).find(|job| matches!(job.state, JobState::Held(_)) && job.needs.iter().any(dead));
+        let dead =
+            |build: &JobId| tx.farm().jobs.get(build).is_none_or(|job| job.state.ended() && !succeeded(job));
+        let orphan = tx
+            .farm()
+            .jobs_of(id)
+            .find(|job| matches!(job.state, JobState::Held(_)) && job.needs.iter().any(dead));
         let Some(mut job) = orphan.cloned() else { return Ok(()) };
         job.verdict = Some(forgeyard_model::verdict::Verdict {
             outcome: Outcome::Canceled,

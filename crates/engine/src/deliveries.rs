@@ -28,7 +28,15 @@ pub(crate) fn received(tx: &mut Tx<'_>, guid: String, event: String, body: Diges
     }
     tx.event("DeliveryReceived", &guid, None, "stored", Some(event.clone()));
     let received_at = tx.now();
-    tx.put(Delivery { guid, event, body, state: DeliveryState::Stored, times: 1, received_at, generation: 0 });
+    tx.put(Delivery {
+        guid,
+        event,
+        body,
+        state: DeliveryState::Stored,
+        times: 1,
+        received_at,
+        generation: 0,
+    });
     Ok(Reply::Done)
 }
 
@@ -59,7 +67,9 @@ pub(crate) fn read(
         },
     };
     let note = match &state {
-        DeliveryState::Settled { reason } | DeliveryState::Rejected { reason } => Some(reason.message.clone()),
+        DeliveryState::Settled { reason } | DeliveryState::Rejected { reason } => {
+            Some(reason.message.clone())
+        }
         _ => None,
     };
     tx.event("DeliveryRead", guid, Some("stored"), state.name(), note);
@@ -221,7 +231,8 @@ pub(crate) fn run_requested(
     source: StoredSource,
     file: PipelineFile,
 ) -> Result<Reply, Refusal> {
-    if let Some(Delivery { state: DeliveryState::Started { pipeline }, .. }) = tx.farm().deliveries.get(&guid) {
+    if let Some(Delivery { state: DeliveryState::Started { pipeline }, .. }) = tx.farm().deliveries.get(&guid)
+    {
         return Ok(Reply::Pipeline { pipeline: *pipeline });
     }
     let person = Person { id: 0, login: tx.ctx.by.name.clone() };
@@ -278,7 +289,8 @@ fn close(tx: &mut Tx<'_>, repository: &Repository, number: u64) -> Result<usize,
     let live = tx.farm().index.live_pipelines.iter().filter_map(|id| tx.farm().pipelines.get(id));
     let pipelines: Vec<PipelineId> = live.filter(of_it).map(|pipeline| pipeline.id).collect();
     for pipeline in &pipelines {
-        let jobs: Vec<JobId> = tx.farm().jobs_of(*pipeline).filter(|job| !job.state.ended()).map(|job| job.id).collect();
+        let jobs: Vec<JobId> =
+            tx.farm().jobs_of(*pipeline).filter(|job| !job.state.ended()).map(|job| job.id).collect();
         for job in jobs {
             crate::people::stop(tx, job, "its pull request was closed")?;
         }
@@ -298,7 +310,10 @@ fn explain_demand(tx: &Tx<'_>, demand: &WorkflowJob) -> Explanation {
     let labels = demand.labels.join(", ");
     let base = Explanation::new(
         "demand.not_served",
-        format!("job {} ({}) asks for a runner with labels [{labels}]; this farm does not serve foreign jobs yet", demand.job, demand.action),
+        format!(
+            "job {} ({}) asks for a runner with labels [{labels}]; this farm does not serve foreign jobs yet",
+            demand.job, demand.action
+        ),
     );
     match gate_all(tx, &event) {
         Decision::Allow { by, .. } => base.with(format!("the gate would allow it by {}", by.join(", "))),

@@ -114,7 +114,8 @@ fn conclude(tx: &mut Tx<'_>, mut job: Job, verdict: Verdict, site: Option<String
             }
             let until = tx.now().plus(backoff.wait);
             let note = format!("attempt {} ended: {}", job.fence, verdict.cause);
-            job.waiting = Some(Explanation::new("job.retry", format!("tries again at {until}")).with(note.clone()));
+            job.waiting =
+                Some(Explanation::new("job.retry", format!("tries again at {until}")).with(note.clone()));
             tx.move_job(job, JobEvent::JobRetried, JobState::Held(Hold::Retry { until }), Some(note))?;
             return Ok(());
         }

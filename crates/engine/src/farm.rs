@@ -18,8 +18,8 @@ use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
 use forgeyard_model::{
-    ArtifactId, AttemptId, ChannelName, DeviceId, Digest, EffectId, EnvironmentId, JobId, LeaseId, PipelineId,
-    RunnerId, SiteId, Timestamp,
+    ArtifactId, AttemptId, ChannelName, DeviceId, Digest, EffectId, EnvironmentId, JobId, LeaseId,
+    PipelineId, RunnerId, SiteId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -255,10 +255,14 @@ mod tests {
     #[test]
     fn attempt_table() {
         let states = AttemptState::ALL.map(AttemptState::name);
-        insta::assert_snapshot!(table(&states, &names(AttemptEvent::ALL, AttemptEvent::name), |state, event| {
-            let from = AttemptState::ALL.into_iter().find(|s| s.name() == state)?;
-            attempt(from, AttemptEvent::ALL[event]).map(|to| to.name().to_owned())
-        }));
+        insta::assert_snapshot!(table(
+            &states,
+            &names(AttemptEvent::ALL, AttemptEvent::name),
+            |state, event| {
+                let from = AttemptState::ALL.into_iter().find(|s| s.name() == state)?;
+                attempt(from, AttemptEvent::ALL[event]).map(|to| to.name().to_owned())
+            }
+        ));
     }
 
     #[test]
@@ -282,8 +286,10 @@ mod tests {
     #[test]
     fn device_table() {
         let states = ["ready", "leased", "resetting", "verifying", "quarantined"];
-        insta::assert_snapshot!(table(&states, &names(DeviceEvent::ALL, DeviceEvent::name), |state, event| {
-            device(state, DeviceEvent::ALL[event]).map(str::to_owned)
-        }));
+        insta::assert_snapshot!(table(
+            &states,
+            &names(DeviceEvent::ALL, DeviceEvent::name),
+            |state, event| { device(state, DeviceEvent::ALL[event]).map(str::to_owned) }
+        ));
     }
 }

@@ -195,9 +195,9 @@ fn inspected(tx: &mut Tx<'_>, id: ArtifactId, facts: PackageFacts) -> Result<(),
     if pipeline.state.ended() {
         return Ok(());
     }
-    let Some(build) = build.filter(|build| {
-        tx.farm().jobs.get(build).is_some_and(|job| job.outputs.contains(&facts.name))
-    }) else {
+    let Some(build) =
+        build.filter(|build| tx.farm().jobs.get(build).is_some_and(|job| job.outputs.contains(&facts.name)))
+    else {
         let text = format!("the build made a package `{}` that the plan does not name for it", facts.stem());
         let reason = Explanation::new("plan.unexpected_package", text)
             .fix("give the output the name that the recipe declares");
@@ -285,8 +285,7 @@ fn promotable(tx: &Tx<'_>, entry: &ChannelEntry, pipeline: PipelineId) -> bool {
 }
 
 fn environment_made(tx: &mut Tx<'_>, id: EnvironmentId, state: EnvironmentState) -> Result<(), Refusal> {
-    let environment =
-        tx.farm().environments.get(&id).cloned().ok_or_else(|| missing("environment", id))?;
+    let environment = tx.farm().environments.get(&id).cloned().ok_or_else(|| missing("environment", id))?;
     if environment.state != EnvironmentState::Requested {
         return Ok(());
     }

@@ -40,7 +40,12 @@ pub(crate) fn stop(tx: &mut Tx<'_>, id: JobId, why: &str) -> Result<(), Refusal>
         fix: None,
     });
     let pipeline = job.pipeline;
-    tx.move_job(job, JobEvent::JobEnded, JobState::Ended { outcome: Outcome::Canceled }, Some(why.to_owned()))?;
+    tx.move_job(
+        job,
+        JobEvent::JobEnded,
+        JobState::Ended { outcome: Outcome::Canceled },
+        Some(why.to_owned()),
+    )?;
     completion::check(tx, pipeline)
 }
 
@@ -62,17 +67,26 @@ pub(crate) fn rerun(tx: &mut Tx<'_>, id: JobId) -> Result<Reply, Refusal> {
         return Err(conflict("job.not_over", format!("{id} is {}; it has not ended", job.state.name())));
     }
     if job.spec.is_none() {
-        return Err(conflict("job.never_ready", format!("{id} never had its inputs; there is nothing to run again"))
-            .fix("run the job that it needs"));
+        return Err(conflict(
+            "job.never_ready",
+            format!("{id} never had its inputs; there is nothing to run again"),
+        )
+        .fix("run the job that it needs"));
     }
     let pipeline = tx.pipeline(job.pipeline)?;
     if matches!(pipeline.state, PipelineState::Promoting | PipelineState::Environment) {
         return Err(conflict("job.promoting", format!("{} is being promoted", pipeline.id)));
     }
-    let dependent = tx.farm().jobs_of(job.pipeline).find(|other| other.needs.contains(&id) && other.state.attempt().is_some());
+    let dependent = tx
+        .farm()
+        .jobs_of(job.pipeline)
+        .find(|other| other.needs.contains(&id) && other.state.attempt().is_some());
     if let Some(other) = dependent {
-        return Err(conflict("job.in_use", format!("{} ({}) works with what {id} made", other.id, other.key))
-            .fix("wait for it to end, or stop it"));
+        return Err(conflict(
+            "job.in_use",
+            format!("{} ({}) works with what {id} made", other.id, other.key),
+        )
+        .fix("wait for it to end, or stop it"));
     }
     job.retries = 0;
     job.cancel_requested_at = None;
@@ -166,7 +180,8 @@ pub(crate) fn token_issued(tx: &mut Tx<'_>, token: ApiToken) -> Result<Reply, Re
 
 /// A token was revoked.
 pub(crate) fn token_revoked(tx: &mut Tx<'_>, digest: Digest) -> Result<Reply, Refusal> {
-    let token = tx.farm().tokens.get(&digest).cloned().ok_or_else(|| crate::tx::missing("token", digest.short()))?;
+    let token =
+        tx.farm().tokens.get(&digest).cloned().ok_or_else(|| crate::tx::missing("token", digest.short()))?;
     if token.revoked_at.is_some() {
         return Ok(Reply::Unchanged);
     }

@@ -78,7 +78,10 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
         if pool.isolation < isolation {
             reasons.push(Explanation::new(
                 "queue.isolation",
-                format!("pool {} keeps jobs apart by {:?}, this work needs {isolation:?}", pool.name, pool.isolation),
+                format!(
+                    "pool {} keeps jobs apart by {:?}, this work needs {isolation:?}",
+                    pool.name, pool.isolation
+                ),
             ));
             continue;
         }
@@ -105,8 +108,11 @@ fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
     reasons.sort_by_key(|reason| rank(&reason.code));
     let mut all = reasons.into_iter();
     let Some(mut first) = all.next() else {
-        return Explanation::new("queue.no_site", format!("no site has joined that could offer {}", flavor.name))
-            .fix("start one: `forgeyard site`, or `forgeyard up` for a farm on this machine");
+        return Explanation::new(
+            "queue.no_site",
+            format!("no site has joined that could offer {}", flavor.name),
+        )
+        .fix("start one: `forgeyard site`, or `forgeyard up` for a farm on this machine");
     };
     for other in all.filter(|other| other.code != "queue.no_site") {
         first = first.with(other.message);
@@ -125,7 +131,10 @@ fn rank(code: &str) -> u8 {
 
 fn in_pool(tx: &Tx<'_>, pool: &Pool) -> usize {
     let live = &tx.farm().index.live_runners;
-    live.iter().filter_map(|(_, id)| tx.farm().runners.get(id)).filter(|runner| runner.pool == pool.name).count()
+    live.iter()
+        .filter_map(|(_, id)| tx.farm().runners.get(id))
+        .filter(|runner| runner.pool == pool.name)
+        .count()
 }
 
 fn fits(
@@ -177,7 +186,10 @@ fn fits(
     if used + flavor.memory_mib > host.memory_mib {
         return say(
             "queue.host_full",
-            format!("site {name} has {used} of {} MiB in use; {} asks for {}", host.memory_mib, flavor.name, flavor.memory_mib),
+            format!(
+                "site {name} has {used} of {} MiB in use; {} asks for {}",
+                host.memory_mib, flavor.name, flavor.memory_mib
+            ),
         );
     }
     match &spec.gpu {
@@ -222,7 +234,8 @@ fn choose_devices(tx: &Tx<'_>, site: &Site, request: &GpuRequest) -> Result<Vec<
         ready.sort_by_key(|device| (device.since, device.id));
         return Ok(ready.into_iter().take(wanted).map(|device| device.id).collect());
     }
-    let sick = suitable.iter().filter(|device| matches!(device.state, DeviceState::Quarantined { .. })).count();
+    let sick =
+        suitable.iter().filter(|device| matches!(device.state, DeviceState::Quarantined { .. })).count();
     if suitable.len() - sick < wanted {
         return Err(Explanation::new(
             "queue.device_sick",
@@ -253,8 +266,9 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
     let lease_id = (!place.devices.is_empty()).then(|| LeaseId::derive(attempt_id, "lease"));
     let image = tx.config().image(&place.pool.image).cloned();
     let Some(boots) = image else {
-        let reason = Explanation::new("queue.no_image", format!("image {} is not configured", place.pool.image))
-            .fix("declare it in forgeyard.toml");
+        let reason =
+            Explanation::new("queue.no_image", format!("image {} is not configured", place.pool.image))
+                .fix("declare it in forgeyard.toml");
         wait(tx, job, reason);
         return Ok(());
     };

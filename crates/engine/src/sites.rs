@@ -13,7 +13,12 @@ use forgeyard_model::{DeviceId, Digest, Explanation, Id, RunnerId, SiteId, SiteN
 use std::collections::BTreeMap;
 
 /// A site joined, or joined again under its name with a new key.
-pub(crate) fn joined(tx: &mut Tx<'_>, name: SiteName, token: Digest, public_key: String) -> Result<Reply, Refusal> {
+pub(crate) fn joined(
+    tx: &mut Tx<'_>,
+    name: SiteName,
+    token: Digest,
+    public_key: String,
+) -> Result<Reply, Refusal> {
     let known = tx.farm().sites.values().find(|site| site.name == name).cloned();
     let joined_at = tx.now();
     let site = match known {
@@ -67,7 +72,15 @@ fn inventory(tx: &mut Tx<'_>, site: SiteId, seen: &[DeviceFacts]) -> Result<(), 
                 let since = tx.now();
                 let state = DeviceState::Ready;
                 tx.event("DeviceFound", id, None, state.name(), Some(facts.model.clone()));
-                tx.put(Device { id, site, facts: facts.clone(), state, since, deadline: None, generation: 0 });
+                tx.put(Device {
+                    id,
+                    site,
+                    facts: facts.clone(),
+                    state,
+                    since,
+                    deadline: None,
+                    generation: 0,
+                });
             }
             Some(device) => {
                 let back = matches!(&device.state, DeviceState::Quarantined { reason } if reason.code == "device.missing");
@@ -131,9 +144,16 @@ fn machine_seen(tx: &mut Tx<'_>, id: RunnerId, seen: &ObservedState, generation:
         }
         // Not made yet: the site may not have seen the request. The attempt's deadline bounds this.
         (_, ObservedState::Absent) if runner.state.wanted() && runner.seen_at.is_none() => Ok(()),
-        (RunnerState::Draining | RunnerState::Failed { .. }, ObservedState::Absent) if generation < runner.unwanted_from => Ok(()),
+        (RunnerState::Draining | RunnerState::Failed { .. }, ObservedState::Absent)
+            if generation < runner.unwanted_from =>
+        {
+            Ok(())
+        }
         (
-            RunnerState::Draining | RunnerState::Deleting | RunnerState::Failed { .. } | RunnerState::Kept { .. },
+            RunnerState::Draining
+            | RunnerState::Deleting
+            | RunnerState::Failed { .. }
+            | RunnerState::Kept { .. },
             ObservedState::Absent,
         ) => {
             let kept = matches!(runner.state, RunnerState::Kept { .. });
@@ -186,7 +206,11 @@ fn lose_attempt(
     retry: RetryPolicy,
 ) -> Result<(), Refusal> {
     let attempt = tx.attempt(runner.attempt)?;
-    if attempt.state.live() { ending::end(tx, attempt, lost(class, cause, retry), None, None) } else { Ok(()) }
+    if attempt.state.live() {
+        ending::end(tx, attempt, lost(class, cause, retry), None, None)
+    } else {
+        Ok(())
+    }
 }
 
 fn lease_seen(tx: &mut Tx<'_>, site: SiteId, seen: ObservedLease) -> Result<(), Refusal> {
@@ -206,7 +230,11 @@ fn lease_seen(tx: &mut Tx<'_>, site: SiteId, seen: ObservedLease) -> Result<(), 
             for device in lease.devices {
                 let device = tx.device(device)?;
                 if matches!(device.state, DeviceState::Leased { .. }) {
-                    tx.move_device(device, DeviceEvent::DeviceResetting, DeviceState::Resetting { lease: id })?;
+                    tx.move_device(
+                        device,
+                        DeviceEvent::DeviceResetting,
+                        DeviceState::Resetting { lease: id },
+                    )?;
                 }
             }
             Ok(())
@@ -215,7 +243,11 @@ fn lease_seen(tx: &mut Tx<'_>, site: SiteId, seen: ObservedLease) -> Result<(), 
             for device in lease.devices {
                 let device = tx.device(device)?;
                 if matches!(device.state, DeviceState::Leased { .. } | DeviceState::Resetting { .. }) {
-                    tx.move_device(device, DeviceEvent::DeviceVerifying, DeviceState::Verifying { lease: id })?;
+                    tx.move_device(
+                        device,
+                        DeviceEvent::DeviceVerifying,
+                        DeviceState::Verifying { lease: id },
+                    )?;
                 }
             }
             Ok(())
@@ -239,7 +271,8 @@ fn end_lease(
     let pipeline = tx.attempt(lease.attempt)?.pipeline;
     let repository = tx.pipeline(pipeline)?.event.repository.id;
     let held = tx.now().since(lease.claimed_at);
-    let micros = u64::try_from(held.as_micros()).unwrap_or(u64::MAX).saturating_mul(lease.devices.len() as u64);
+    let micros =
+        u64::try_from(held.as_micros()).unwrap_or(u64::MAX).saturating_mul(lease.devices.len() as u64);
     tx.usage("gpu_micros", micros, lease.attempt, repository);
     for id in lease.devices.clone() {
         let device = tx.device(id)?;
@@ -247,9 +280,10 @@ fn end_lease(
         match (&device.state, trouble) {
             (DeviceState::Quarantined { .. }, _) => {}
             (_, Some(text)) => {
-                let reason = Explanation::new("device.did_not_return", "the device did not answer after its reset")
-                    .with(text)
-                    .fix("look at the host, then `forgeyard device clear`");
+                let reason =
+                    Explanation::new("device.did_not_return", "the device did not answer after its reset")
+                        .with(text)
+                        .fix("look at the host, then `forgeyard device clear`");
                 tx.move_device(device, DeviceEvent::DeviceQuarantined, DeviceState::Quarantined { reason })?;
             }
             (_, None) => tx.move_device(device, DeviceEvent::DeviceReady, DeviceState::Ready)?,

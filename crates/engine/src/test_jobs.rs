@@ -13,7 +13,13 @@ use forgeyard_model::{ArtifactId, Id, JobId, PipelineId};
 use std::collections::BTreeSet;
 
 /// A test whose place is not decided: it waits for its package.
-pub(crate) fn undecided(tx: &mut Tx<'_>, pipeline: PipelineId, key: &str, output: &str, build: JobId) -> JobId {
+pub(crate) fn undecided(
+    tx: &mut Tx<'_>,
+    pipeline: PipelineId,
+    key: &str,
+    output: &str,
+    build: JobId,
+) -> JobId {
     let needs: BTreeSet<JobId> = [build].into();
     let held = JobState::Held(Hold::Artifacts { of: needs.clone() });
     let mut job = blank_job(tx, pipeline, key, JobKind::Test, held);
@@ -39,7 +45,8 @@ pub(crate) fn decide(
     let key = tx.job(first)?.key;
     // Siblings that the package asks for at run time must be there as well.
     let siblings = facts.depends.iter().filter_map(|spec| spec.split_whitespace().next());
-    let mut needs: BTreeSet<JobId> = siblings.filter_map(|name| pipeline.outputs.get(name).copied()).collect();
+    let mut needs: BTreeSet<JobId> =
+        siblings.filter_map(|name| pipeline.outputs.get(name).copied()).collect();
     needs.insert(build);
     if selections.is_empty() {
         return nothing_to_test(tx, first, package, facts);

@@ -1,9 +1,9 @@
 //! What the passing of time does. A timer that runs out is an event, not a surprise; no lease ends by it.
 
+use crate::completion;
 use crate::ending::{self, lost};
 use crate::lifecycle::{JobEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::completion;
 use forgeyard_model::attempt::{Attempt, AttemptState};
 use forgeyard_model::environment::{Environment, EnvironmentState};
 use forgeyard_model::input::{Refusal, Reply};
@@ -87,7 +87,9 @@ fn attempt_verdict(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
             lines: Vec::new(),
             fix: Some("make the job shorter, or give its flavor more time".to_owned()),
         },
-        AttemptState::Placed => lost("infra.not-started", "its machine did not call in time", RetryPolicy::RB),
+        AttemptState::Placed => {
+            lost("infra.not-started", "its machine did not call in time", RetryPolicy::RB)
+        }
         _ => lost("infra.not-prepared", "its agent did not begin a step in time", RetryPolicy::R1),
     })
 }
@@ -101,8 +103,12 @@ fn runners(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             continue;
         }
         match &runner.state {
-            RunnerState::Draining => tx.move_runner(runner, RunnerEvent::RunnerDeleting, RunnerState::Deleting)?,
-            RunnerState::Kept { .. } => tx.move_runner(runner, RunnerEvent::RunnerDrained, RunnerState::Draining)?,
+            RunnerState::Draining => {
+                tx.move_runner(runner, RunnerEvent::RunnerDeleting, RunnerState::Deleting)?
+            }
+            RunnerState::Kept { .. } => {
+                tx.move_runner(runner, RunnerEvent::RunnerDrained, RunnerState::Draining)?
+            }
             RunnerState::Deleting | RunnerState::Failed { .. } => {
                 let text = format!("it is still {} after its deadline", runner.state.name());
                 tx.event("RunnerOverdue", id, Some(runner.state.name()), runner.state.name(), Some(text));
@@ -132,7 +138,9 @@ fn leases(tx: &mut Tx<'_>) {
             continue;
         };
         let name = lease.state.name();
-        let text = format!("it is still {name} after its deadline; the devices stay with it until the site confirms");
+        let text = format!(
+            "it is still {name} after its deadline; the devices stay with it until the site confirms"
+        );
         tx.event("LeaseOverdue", id, Some(name), name, Some(text));
         tx.put(Lease { deadline: Some(now.plus(ALARM_AGAIN)), ..lease });
     }
@@ -146,7 +154,10 @@ fn held_jobs(tx: &mut Tx<'_>) -> Result<(), Refusal> {
         let due: Vec<JobId> = due.map(|job| job.id).collect();
         for id in due {
             let mut job = tx.job(id)?;
-            if !matches!(job.state, JobState::Held(Hold::Source | Hold::Inspection | Hold::Approval { .. }) | JobState::Queued) {
+            if !matches!(
+                job.state,
+                JobState::Held(Hold::Source | Hold::Inspection | Hold::Approval { .. }) | JobState::Queued
+            ) {
                 continue;
             }
             let cause = format!("it waited in `{}` longer than allowed", job.state.name());
@@ -186,7 +197,13 @@ fn environments(tx: &mut Tx<'_>) -> Result<(), Refusal> {
         let reason = Explanation::new("environment.overdue", "no environment service made it in time")
             .fix("start one: `forgeyard env serve`, or `forgeyard up`");
         let id = environment.pipeline;
-        tx.event("EnvironmentMade", environment.id, Some("requested"), "failed", Some(reason.message.clone()));
+        tx.event(
+            "EnvironmentMade",
+            environment.id,
+            Some("requested"),
+            "failed",
+            Some(reason.message.clone()),
+        );
         let state = EnvironmentState::Failed { reason: reason.clone() };
         tx.put(Environment { state, since: now, deadline: None, ..environment });
         let pipeline = tx.pipeline(id)?;

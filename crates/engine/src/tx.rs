@@ -121,7 +121,14 @@ impl<'a> Tx<'a> {
     }
 
     /// Writes an event row.
-    pub fn event(&mut self, name: &str, subject: impl ToString, from: Option<&str>, to: &str, note: Option<String>) {
+    pub fn event(
+        &mut self,
+        name: &str,
+        subject: impl ToString,
+        from: Option<&str>,
+        to: &str,
+        note: Option<String>,
+    ) {
         let index = self.events.len() as u128 + 1;
         let id = EventId::new(self.ctx.now, (u128::from(self.ctx.seq) << 24) | (index & 0xff_ffff));
         self.events.push(EventRecord {
@@ -139,7 +146,13 @@ impl<'a> Tx<'a> {
     /// Writes a usage fact.
     pub fn usage(&mut self, what: &str, amount: u64, subject: impl ToString, repository: u64) {
         let at = self.ctx.now;
-        self.usage.push(UsageFact { what: what.to_owned(), amount, subject: subject.to_string(), repository, at });
+        self.usage.push(UsageFact {
+            what: what.to_owned(),
+            amount,
+            subject: subject.to_string(),
+            repository,
+            at,
+        });
     }
 
     /// Puts an effect into the outbox. Its id derives from `cause` and `key`, so the same cause asks once.
@@ -202,7 +215,13 @@ impl<'a> Tx<'a> {
     }
 
     /// Moves a job along its table and writes it.
-    pub fn move_job(&mut self, mut job: Job, event: JobEvent, to: JobState, note: Option<String>) -> Result<(), Refusal> {
+    pub fn move_job(
+        &mut self,
+        mut job: Job,
+        event: JobEvent,
+        to: JobState,
+        note: Option<String>,
+    ) -> Result<(), Refusal> {
         let from = lifecycle::job_stage(&job.state);
         if lifecycle::job(from, event) != Some(lifecycle::job_stage(&to)) {
             return Err(illegal("job", job.id, from, event.name()));
@@ -226,7 +245,12 @@ impl<'a> Tx<'a> {
     }
 
     /// Moves an attempt along its table and writes it.
-    pub fn move_attempt(&mut self, mut attempt: Attempt, event: AttemptEvent, limit: Duration) -> Result<(), Refusal> {
+    pub fn move_attempt(
+        &mut self,
+        mut attempt: Attempt,
+        event: AttemptEvent,
+        limit: Duration,
+    ) -> Result<(), Refusal> {
         let from = attempt.state;
         let to = lifecycle::attempt(from, event)
             .ok_or_else(|| illegal("attempt", attempt.id, from.name(), event.name()))?;
@@ -243,7 +267,12 @@ impl<'a> Tx<'a> {
     }
 
     /// Moves a runner along its table and writes it.
-    pub fn move_runner(&mut self, mut runner: Runner, event: RunnerEvent, to: RunnerState) -> Result<(), Refusal> {
+    pub fn move_runner(
+        &mut self,
+        mut runner: Runner,
+        event: RunnerEvent,
+        to: RunnerState,
+    ) -> Result<(), Refusal> {
         let from = runner.state.name();
         if lifecycle::runner(from, event) != Some(to.name()) {
             return Err(illegal("runner", runner.id, from, event.name()));
@@ -272,8 +301,8 @@ impl<'a> Tx<'a> {
     /// Moves a lease along its table and writes it.
     pub fn move_lease(&mut self, mut lease: Lease, event: LeaseEvent) -> Result<(), Refusal> {
         let from = lease.state;
-        let to =
-            lifecycle::lease(from, event).ok_or_else(|| illegal("lease", lease.id, from.name(), event.name()))?;
+        let to = lifecycle::lease(from, event)
+            .ok_or_else(|| illegal("lease", lease.id, from.name(), event.name()))?;
         let limit = self.farm.runners.get(&lease.runner).map(|runner| self.time_limit(&runner.flavor));
         lease.state = to;
         lease.since = self.ctx.now;
@@ -290,7 +319,12 @@ impl<'a> Tx<'a> {
     }
 
     /// Moves a device along its table and writes it.
-    pub fn move_device(&mut self, mut device: Device, event: DeviceEvent, to: DeviceState) -> Result<(), Refusal> {
+    pub fn move_device(
+        &mut self,
+        mut device: Device,
+        event: DeviceEvent,
+        to: DeviceState,
+    ) -> Result<(), Refusal> {
         let from = device.state.name();
         if lifecycle::device(from, event) != Some(to.name()) {
             return Err(illegal("device", device.id, from, event.name()));
@@ -311,7 +345,9 @@ impl<'a> Tx<'a> {
     pub fn move_pipeline(&mut self, mut pipeline: Pipeline, to: PipelineState) {
         let from = pipeline.state.name();
         let note = match &to {
-            PipelineState::Failed { reason } | PipelineState::Canceled { reason } => Some(reason.message.clone()),
+            PipelineState::Failed { reason } | PipelineState::Canceled { reason } => {
+                Some(reason.message.clone())
+            }
             _ => None,
         };
         pipeline.deadline = deadline::pipeline(&to).map(|limit| self.ctx.now.plus(limit));

@@ -80,9 +80,12 @@ fn held(farm: &Farm, job: &Job, hold: &Hold) -> (Explanation, String) {
             Explanation::new("job.held.inspection", "its package is being read"),
             "it is queued when the test list is known".to_owned(),
         ),
-        Hold::Approval { reason } => (reason.clone(), "it waits until somebody approves this head".to_owned()),
+        Hold::Approval { reason } => {
+            (reason.clone(), "it waits until somebody approves this head".to_owned())
+        }
         Hold::Retry { until } => {
-            let cause = job.verdict.as_ref().map_or("the last attempt ended", |verdict| verdict.cause.as_str());
+            let cause =
+                job.verdict.as_ref().map_or("the last attempt ended", |verdict| verdict.cause.as_str());
             (
                 Explanation::new("job.held.retry", format!("attempt {} ended: {cause}", job.fence)),
                 format!("it is queued again at {until}"),

@@ -3,7 +3,9 @@
 use crate::forge::ForgeEvent;
 use crate::plan::PipelineFile;
 use crate::resources::Isolation;
-use crate::{ArtifactId, ChannelName, Digest, EnvironmentId, Explanation, JobId, Lane, PipelineId, Timestamp};
+use crate::{
+    ArtifactId, ChannelName, Digest, EnvironmentId, Explanation, JobId, Lane, PipelineId, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

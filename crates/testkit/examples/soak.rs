@@ -15,7 +15,10 @@ fn main() -> std::process::ExitCode {
         done += report.steps;
         decisions += report.decisions;
         seed += 1;
-        println!("{done} of {steps} steps, {decisions} decisions, seeds {first} to {}: no invariant broken", seed - 1);
+        println!(
+            "{done} of {steps} steps, {decisions} decisions, seeds {first} to {}: no invariant broken",
+            seed - 1
+        );
     }
     std::process::ExitCode::SUCCESS
 }

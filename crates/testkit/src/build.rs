@@ -49,7 +49,12 @@ pub fn config() -> FarmConfig {
         }],
         flavors: vec![flavor("cpu", false), flavor("gpu", true)],
         images: vec![Image { name: name("host"), root: ImageRoot::Host { allow: Vec::new() } }],
-        use_flavors: Flavors { plan: name("cpu"), build: name("cpu"), test: name("cpu"), gpu_test: name("gpu") },
+        use_flavors: Flavors {
+            plan: name("cpu"),
+            build: name("cpu"),
+            test: name("cpu"),
+            gpu_test: name("gpu"),
+        },
         repositories: vec![RepositoryConfig {
             forge: name("github"),
             id: REPOSITORY,

@@ -19,7 +19,10 @@ fn every_planted_bug_is_caught() {
     for bug in Bug::ALL {
         let caught = (0..40).find_map(|seed| run(Settings { seed, steps: 2_000, bug: Some(bug) }).broken);
         assert!(caught.is_some(), "{bug:?} was not caught by any of 40 seeds");
-        println!("{bug:?}: {}", caught.map(|(step, text)| format!("step {step}: {text}")).unwrap_or_default());
+        println!(
+            "{bug:?}: {}",
+            caught.map(|(step, text)| format!("step {step}: {text}")).unwrap_or_default()
+        );
     }
 }
 

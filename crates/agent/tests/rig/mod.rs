@@ -5,8 +5,8 @@
 use crate::farm::{Farm, TOKEN};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::job::JobSpec;
-use forgeyard_model::runner::ObservedRunner;
 use forgeyard_model::resources::{Flavor, Image, ImageRoot};
+use forgeyard_model::runner::ObservedRunner;
 use forgeyard_model::{Id as _, RunnerId, Secret, Timestamp};
 use forgeyard_providers::sandbox::{ImageSource, NoImages, SandboxConfig, SandboxProvider};
 use forgeyard_providers::{AgentStart, MachineSpec, Provider as _};
@@ -81,7 +81,18 @@ impl Rig {
         let provider = Arc::new(SandboxProvider::new(config, images));
         let image = Image { name: "host".parse().unwrap(), root: ImageRoot::Host { allow: Vec::new() } };
         let runner = RunnerId::new(Timestamp::from_micros(1_000_000), u128::from(unique));
-        Self { farm, provider, runner, flavor: flavor(), image, devices: Vec::new(), state, run, cgroup_parent, _dirs: dirs }
+        Self {
+            farm,
+            provider,
+            runner,
+            flavor: flavor(),
+            image,
+            devices: Vec::new(),
+            state,
+            run,
+            cgroup_parent,
+            _dirs: dirs,
+        }
     }
 
     pub(crate) fn machine(&self) -> MachineSpec {

@@ -63,7 +63,9 @@ impl Agent {
 
     fn outputs(&self, control: &Control) -> Vec<(ArtifactKind, String)> {
         let attempt = control.farm.attempts.get(&self.attempt);
-        let Some(job) = attempt.and_then(|attempt| control.farm.jobs.get(&attempt.job)) else { return Vec::new() };
+        let Some(job) = attempt.and_then(|attempt| control.farm.jobs.get(&attempt.job)) else {
+            return Vec::new();
+        };
         match job.kind {
             JobKind::Plan => vec![(ArtifactKind::Plan, "plan.json".to_owned())],
             JobKind::Build => {
@@ -141,6 +143,7 @@ impl Agent {
         let Some(current) = live.and_then(|id| control.farm.attempts.get(&id)) else { return };
         let (attempt, fence) = (current.id, current.fence);
         let facts = Box::new(self.facts());
-        let _ = control.give(Input::AttemptFinished { attempt, fence, facts, hits: Vec::new(), tail: Vec::new() }, rng);
+        let _ = control
+            .give(Input::AttemptFinished { attempt, fence, facts, hits: Vec::new(), tail: Vec::new() }, rng);
     }
 }

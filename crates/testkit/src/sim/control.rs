@@ -102,7 +102,14 @@ impl Control {
 
     fn ctx<'a>(&self, config: &'a FarmConfig, entropy: [u8; 16]) -> Ctx<'a> {
         let seq = self.store.journal.last().map_or(0, |entry| entry.seq) + 1;
-        Ctx { seq, now: self.now, entropy, by: build::farm_principal(), config, config_digest: self.config_digest }
+        Ctx {
+            seq,
+            now: self.now,
+            entropy,
+            by: build::farm_principal(),
+            config,
+            config_digest: self.config_digest,
+        }
     }
 
     /// Decides without storing, as a control plane that dies in between.
@@ -154,7 +161,8 @@ impl Control {
 
     /// Effects that are due.
     pub fn due_effects(&self) -> Vec<EffectId> {
-        let due = |id: &&EffectId| self.farm.effects.get(id).is_some_and(|effect| effect.not_before <= self.now);
+        let due =
+            |id: &&EffectId| self.farm.effects.get(id).is_some_and(|effect| effect.not_before <= self.now);
         self.farm.index.outbox.iter().filter(due).copied().collect()
     }
 
@@ -194,10 +202,14 @@ impl Control {
             }
             Effect::Promote { pipeline, .. } => {
                 let entries = self.farm.artifacts_of(*pipeline).filter(|artifact| artifact.package.is_some());
-                EffectResult::Promotion { entries: entries.map(|artifact| entry(artifact, self.now)).collect() }
+                EffectResult::Promotion {
+                    entries: entries.map(|artifact| entry(artifact, self.now)).collect(),
+                }
             }
             Effect::MakeEnvironment { .. } => EffectResult::Environment {
-                state: Box::new(EnvironmentState::Failed { reason: Explanation::new("simulated", "simulated") }),
+                state: Box::new(EnvironmentState::Failed {
+                    reason: Explanation::new("simulated", "simulated"),
+                }),
             },
         };
         Some(Input::EffectSettled { effect: id, result: Box::new(result) })

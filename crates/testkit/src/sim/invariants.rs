@@ -71,7 +71,9 @@ fn one_attempt_per_job(farm: &Farm) -> Result<(), String> {
 
 fn results_belong_to_their_machine(farm: &Farm) -> Result<(), String> {
     for attempt in farm.attempts.values() {
-        let Some(machine) = attempt.facts.as_ref().and_then(|facts| facts.metrics.get("machine")) else { continue };
+        let Some(machine) = attempt.facts.as_ref().and_then(|facts| facts.metrics.get("machine")) else {
+            continue;
+        };
         if machine.value != attempt.runner.to_string() {
             return Err(format!("{} took the result of {}, another machine", attempt.id, machine.value));
         }
@@ -137,7 +139,11 @@ fn memory_equals_store(control: &Control) -> Result<(), String> {
     let mut loaded = Farm::load(control.store.rows.values().cloned());
     loaded.epoch = control.farm.epoch;
     loaded.resumed_at = control.farm.resumed_at;
-    if loaded == control.farm { Ok(()) } else { Err("what is stored differs from what is in memory".to_owned()) }
+    if loaded == control.farm {
+        Ok(())
+    } else {
+        Err("what is stored differs from what is in memory".to_owned())
+    }
 }
 
 /// What must be true when nothing happens any more.

@@ -87,7 +87,8 @@ impl Run {
         self.report.decisions = self.control.store.journal.len() as u64;
         self.report.pipelines = self.control.farm.pipelines.len();
         self.report.attempts = self.control.farm.attempts.len();
-        self.report.published = self.control.farm.channels.values().map(|channel| channel.entries.len()).sum();
+        self.report.published =
+            self.control.farm.channels.values().map(|channel| channel.entries.len()).sum();
         self.report
     }
 
@@ -260,7 +261,8 @@ impl Run {
             2 => {
                 // An agent dies with its machine still there.
                 let machines: Vec<_> = self.site.machines.keys().copied().collect();
-                if let Some(machine) = self.rng.pick(&machines).and_then(|id| self.site.machines.get_mut(id)) {
+                if let Some(machine) = self.rng.pick(&machines).and_then(|id| self.site.machines.get_mut(id))
+                {
                     machine.agent = None;
                 }
             }

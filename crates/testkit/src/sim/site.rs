@@ -109,7 +109,8 @@ impl Site {
                 }
                 let agent = Agent::new(wanted.attempt, *id, rng);
                 let devices = wanted.devices.iter().map(|facts| facts.key.clone()).collect();
-                let machine = Machine { attempt: wanted.attempt, devices, lease: wanted.lease, agent: Some(agent) };
+                let machine =
+                    Machine { attempt: wanted.attempt, devices, lease: wanted.lease, agent: Some(agent) };
                 self.machines.insert(*id, machine);
                 self.known.insert(*id);
             }
@@ -143,7 +144,8 @@ impl Site {
         let runners = self.known.iter().map(|id| {
             let alive = self.machines.get(id).is_some_and(|machine| machine.agent.is_some());
             let reason = || Explanation::new("simulated.agent_gone", "the agent died");
-            let state = if alive { ObservedState::Running } else { ObservedState::Exited { reason: reason() } };
+            let state =
+                if alive { ObservedState::Running } else { ObservedState::Exited { reason: reason() } };
             ObservedRunner { runner: *id, state, enforced: BTreeSet::new() }
         });
         Some(Input::SiteReported {
@@ -205,7 +207,8 @@ fn host() -> HostFacts {
         memory_mib: 8192,
         kernel: "simulated".to_owned(),
         providers: [build::name("sandbox")].into(),
-        enforces: [Limit::Memory, Limit::Cpu, Limit::Processes, Limit::Wall, Limit::Disk, Limit::Network].into(),
+        enforces: [Limit::Memory, Limit::Cpu, Limit::Processes, Limit::Wall, Limit::Disk, Limit::Network]
+            .into(),
         cannot: Vec::new(),
     }
 }

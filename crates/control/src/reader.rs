@@ -1,0 +1,57 @@
+//! Reading stored deliveries: raw bodies become meanings, and meanings become decisions.
+
+use crate::app::App;
+use crate::core::farm;
+use forgeyard_formats::webhook;
+use forgeyard_model::Explanation;
+use forgeyard_model::input::Input;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Reads deliveries until told to stop.
+pub async fn run(app: App, stop: CancellationToken) {
+    let mut version = app.core.version();
+    loop {
+        version.borrow_and_update();
+        let unread: Vec<String> = app.core.read().index.unread.iter().take(64).cloned().collect();
+        let idle = unread.is_empty();
+        // Together, so that one transaction stores what was decided about all of them.
+        let troubled = futures::future::join_all(unread.iter().map(|guid| read(&app, guid))).await;
+        let wait = if troubled.into_iter().any(|ok| !ok) {
+            Duration::from_secs(1)
+        } else {
+            Duration::from_millis(0)
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = version.changed(), if idle => {}
+            () = tokio::time::sleep(Duration::from_secs(5)), if idle => {}
+            () = tokio::time::sleep(wait), if !idle => {}
+        }
+    }
+}
+
+/// Reads one; answers whether it went through.
+async fn read(app: &App, guid: &str) -> bool {
+    let event = app.core.read().deliveries.get(guid).map(|delivery| delivery.event.clone());
+    let Some(event) = event else { return true };
+    let body = match app.store.delivery_body(guid).await {
+        Ok(body) => body,
+        Err(error) => {
+            tracing::warn!(%guid, %error, "a delivery cannot be read from the database");
+            return false;
+        }
+    };
+    let meaning = match (body, "github".parse()) {
+        (Some(body), Ok(forge)) => webhook::read(&forge, &event, &body),
+        _ => Err(Explanation::new("delivery.no_body", "the stored body is missing")),
+    };
+    let input = Input::DeliveryRead { guid: guid.to_owned(), meaning };
+    match app.core.give(input, farm()).await {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::warn!(%guid, %error, "what a delivery says was not taken");
+            false
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Putting the control plane together and running it.
+
+use crate::app::App;
+use crate::clock::Clock;
+use crate::core::{self, Core};
+use crate::http::people;
+use crate::keys::Keys;
+use crate::{effect, http, reader};
+use forgeyard_api::people::TokenRequest;
+use forgeyard_blobs::BlobStore;
+use forgeyard_db::Store;
+use forgeyard_forges::GitSource;
+use forgeyard_model::config::FarmConfig;
+use forgeyard_model::input::Input;
+use forgeyard_model::principal::Role;
+use forgeyard_model::{Digest, Secret};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// How long a control plane holds its epoch without renewing it.
+const EPOCH: Duration = Duration::from_secs(30);
+
+/// What a control plane is made of.
+pub struct Options {
+    /// Configuration that is decided under.
+    pub config: FarmConfig,
+    /// Folder of keys, sources and blobs.
+    pub data: PathBuf,
+    /// Database.
+    pub store: Arc<dyn Store>,
+    /// Bytes.
+    pub blobs: Arc<dyn BlobStore>,
+    /// Where to listen.
+    pub listener: TcpListener,
+    /// How people reach the farm.
+    pub public_url: String,
+    /// TLS by files: certificate chain and key, PEM.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// What webhook bodies are signed with.
+    pub webhook_secret: Option<Secret>,
+    /// Largest artifact, in bytes.
+    pub artifact_limit: u64,
+    /// The time.
+    pub clock: Clock,
+    /// Renders `/metrics`.
+    pub metrics: metrics_exporter_prometheus::PrometheusHandle,
+}
+
+/// What goes wrong in a control plane.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database.
+    #[error("the database")]
+    Database(#[from] forgeyard_db::Error),
+    /// The key files.
+    #[error("the keys")]
+    Keys(#[from] crate::keys::KeyError),
+    /// TLS files.
+    #[error("TLS files {certificate} and {key}")]
+    Tls {
+        /// Certificate chain.
+        certificate: String,
+        /// Key.
+        key: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Listening.
+    #[error("serving HTTP")]
+    Http(#[source] std::io::Error),
+    /// The first admin token could not be made known.
+    #[error("the admin token: {0}")]
+    Admin(String),
+}
+
+/// A control plane that runs.
+pub struct Running {
+    /// The shared parts.
+    pub app: App,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The admin token is new: tell people where it is.
+    pub first_start: bool,
+    done: tokio::task::JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    /// Waits until it is stopped, or fails.
+    pub async fn wait(self) -> Result<(), Error> {
+        self.done.await.unwrap_or_else(|error| Err(Error::Http(std::io::Error::other(error))))
+    }
+}
+
+/// Starts a control plane. It runs until `stop` is cancelled.
+pub async fn start(options: Options, stop: CancellationToken) -> Result<Running, Error> {
+    let address = options.listener.local_addr().map_err(Error::Http)?;
+    let keys = Arc::new(Keys::open(&options.data)?);
+    let holder = format!("{address} pid {}", std::process::id());
+    let epoch = take_epoch(&options.store, &holder, &stop).await?;
+    let (core, decided) =
+        Core::start(Arc::clone(&options.store), Arc::new(options.config), options.clock.clone(), epoch)
+            .await?;
+    let app = App {
+        core,
+        store: Arc::clone(&options.store),
+        blobs: options.blobs,
+        git: GitSource::new(options.data.join("sources")),
+        keys,
+        clock: options.clock,
+        webhook_secret: options.webhook_secret,
+        public_url: options.public_url,
+        secure: options.tls.is_some(),
+        metrics: options.metrics,
+        artifact_limit: options.artifact_limit,
+    };
+    let first_start = admin(&app).await?;
+    tokio::spawn(effect::run(app.clone(), stop.clone()));
+    tokio::spawn(reader::run(app.clone(), stop.clone()));
+    tokio::spawn(tick(app.clone(), stop.clone()));
+    let lost = tokio::spawn(renew(Arc::clone(&options.store), epoch, stop.clone()));
+    let serving = listen(app.clone(), options.listener, options.tls, stop.clone()).await?;
+    let store = options.store;
+    let done = tokio::spawn(async move {
+        let result = tokio::select! {
+            served = serving => served.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(Error::Http),
+            ended = decided => Err(Error::Database(ended.unwrap_or_else(|error| forgeyard_db::Error::Invalid {
+                what: format!("the core ended: {error}"),
+            }))),
+            Ok(Some(error)) = lost => Err(Error::Database(error)),
+        };
+        stop.cancel();
+        let _ = store.release_epoch(epoch).await;
+        store.close().await;
+        result
+    });
+    Ok(Running { app, address, first_start, done })
+}
+
+/// Waits for its turn when another control plane holds the epoch.
+async fn take_epoch(store: &Arc<dyn Store>, holder: &str, stop: &CancellationToken) -> Result<u64, Error> {
+    loop {
+        match store.take_epoch(holder, EPOCH).await {
+            Ok(epoch) => return Ok(epoch),
+            Err(forgeyard_db::Error::Held { holder, remaining }) => {
+                tracing::info!(%holder, ?remaining, "another control plane leads; waiting for its turn to end");
+            }
+            Err(error) if error.transient() => tracing::warn!(%error, "the database does not answer yet"),
+            Err(error) => return Err(error.into()),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Err(Error::Http(std::io::Error::other("stopped while waiting"))),
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+async fn renew(store: Arc<dyn Store>, epoch: u64, stop: CancellationToken) -> Option<forgeyard_db::Error> {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(EPOCH / 3) => {}
+        }
+        match store.renew_epoch(epoch, EPOCH).await {
+            Ok(()) => {}
+            Err(error) if error.transient() => tracing::warn!(%error, "the epoch could not be renewed"),
+            Err(error) => return Some(error),
+        }
+    }
+}
+
+/// Makes the admin token known, so that there is a first way in.
+async fn admin(app: &App) -> Result<bool, Error> {
+    let (token, new) = app.keys.admin_token()?;
+    let digest = Digest::of(token.expose().as_bytes());
+    if app.core.read().tokens.contains_key(&digest) {
+        return Ok(new);
+    }
+    let request = TokenRequest { name: "admin".to_owned(), role: Role::Admin, expires_in_seconds: None };
+    let issued = people::issue(app, core::farm(), token.expose(), &request).await;
+    issued.map_err(|error| Error::Admin(error.0.to_string()))?;
+    Ok(new)
+}
+
+/// Time passes.
+async fn tick(app: App, stop: CancellationToken) {
+    let mut every = tokio::time::interval(Duration::from_secs(1));
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = every.tick() => {}
+        }
+        if let Err(error) = app.core.give(Input::Ticked, core::farm()).await {
+            tracing::warn!(%error, "a tick was not taken");
+        }
+    }
+}
+
+type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
+
+async fn listen(
+    app: App,
+    listener: TcpListener,
+    tls: Option<(PathBuf, PathBuf)>,
+    stop: CancellationToken,
+) -> Result<Serving, Error> {
+    let router = http::router(app);
+    let Some((certificate, key)) = tls else {
+        return Ok(tokio::spawn(async move {
+            axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await }).await
+        }));
+    };
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = axum_server::tls_rustls::RustlsConfig::from_pem_file(&certificate, &key).await;
+    let config = config.map_err(|source| Error::Tls {
+        certificate: certificate.display().to_string(),
+        key: key.display().to_string(),
+        source,
+    })?;
+    let listener = listener.into_std().map_err(Error::Http)?;
+    let handle = axum_server::Handle::new();
+    let watcher = handle.clone();
+    tokio::spawn(async move {
+        stop.cancelled().await;
+        watcher.graceful_shutdown(Some(Duration::from_secs(5)));
+    });
+    let server = axum_server::from_tcp_rustls(listener, config).map_err(Error::Http)?;
+    Ok(tokio::spawn(async move { server.handle(handle).serve(router.into_make_service()).await }))
+}

@@ -1,0 +1,150 @@
+//! What is put together for reading, from the replica and from the database: the same for API, console and CLI.
+
+use crate::app::App;
+use crate::http::error::{self, HttpError};
+use forgeyard_api::people::{JobView, PipelineView, SiteStatus, Status, Why};
+use forgeyard_db::EventQuery;
+use forgeyard_engine::Farm;
+use forgeyard_model::attempt::Attempt;
+use forgeyard_model::device::DeviceState;
+use forgeyard_model::job::{Job, JobKind};
+use forgeyard_model::{ArtifactId, Explanation, JobId, PipelineId, Timestamp, deadline};
+use std::collections::BTreeMap;
+
+fn in_order(jobs: &mut [Job]) {
+    let stage = |kind| match kind {
+        JobKind::Plan => 0,
+        JobKind::Build => 1,
+        JobKind::Test => 2,
+    };
+    jobs.sort_by(|a, b| (stage(a.kind), &a.key).cmp(&(stage(b.kind), &b.key)));
+}
+
+/// A pipeline with all that belongs to it.
+pub fn pipeline(app: &App, id: PipelineId) -> Result<PipelineView, HttpError> {
+    let farm = app.core.read();
+    let pipeline = farm.pipelines.get(&id).cloned().ok_or_else(|| error::missing("pipeline", id))?;
+    let mut jobs: Vec<Job> = farm.jobs_of(id).cloned().collect();
+    in_order(&mut jobs);
+    let mut attempts: Vec<Attempt> = jobs.iter().flat_map(|job| farm.attempts_of(job.id)).cloned().collect();
+    attempts.sort_by_key(|attempt| (attempt.placed_at, attempt.fence));
+    let mut artifacts: Vec<_> = farm.artifacts_of(id).cloned().collect();
+    artifacts.sort_by_key(|artifact| artifact.stored_at);
+    let leases = attempts.iter().filter_map(|attempt| farm.leases.get(&attempt.lease?)).cloned().collect();
+    let environment = pipeline.environment.and_then(|id| farm.environments.get(&id)).cloned();
+    Ok(PipelineView { pipeline, jobs, attempts, artifacts, leases, environment })
+}
+
+/// A job with all that belongs to it.
+pub async fn job(app: &App, id: JobId) -> Result<JobView, HttpError> {
+    let mut view = {
+        let farm = app.core.read();
+        let job = farm.jobs.get(&id).cloned().ok_or_else(|| error::missing("job", id))?;
+        let pipeline = farm.pipelines.get(&job.pipeline).cloned();
+        let pipeline = pipeline.ok_or_else(|| error::missing("pipeline", job.pipeline))?;
+        let attempts: Vec<Attempt> = farm.attempts_of(id).into_iter().cloned().collect();
+        let runners =
+            attempts.iter().filter_map(|attempt| farm.runners.get(&attempt.runner)).cloned().collect();
+        let leases =
+            attempts.iter().filter_map(|attempt| farm.leases.get(&attempt.lease?)).cloned().collect();
+        let artifacts =
+            farm.artifacts_of(job.pipeline).filter(|artifact| artifact.job == Some(id)).cloned().collect();
+        JobView { job, pipeline, attempts, runners, leases, artifacts, events: Vec::new() }
+    };
+    let query = EventQuery { subject: Some(id.to_string()), before: None, limit: 100 };
+    view.events = app.store.events(query).await.map_err(|error| error::database(&error))?;
+    Ok(view)
+}
+
+/// Why a job is where it is.
+pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
+    let job = farm.jobs.get(&id).ok_or_else(|| error::missing("job", id))?;
+    let answer = forgeyard_engine::why::why(farm, job);
+    let allowed_by = farm.pipelines.get(&job.pipeline).map(|pipeline| pipeline.allowed_by.clone());
+    Ok(Why {
+        state: job.state.name().to_owned(),
+        reason: answer.reason,
+        position: answer.position,
+        next: answer.next,
+        lines: answer.lines,
+        allowed_by: allowed_by.unwrap_or_default(),
+    })
+}
+
+/// State of the farm.
+pub fn status(app: &App) -> Status {
+    let farm = app.core.read();
+    let now = app.clock.now();
+    let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
+    for job in farm.jobs.values() {
+        *jobs.entry(job.state.name().to_owned()).or_default() += 1;
+    }
+    let mut runners: BTreeMap<String, u64> = BTreeMap::new();
+    for (_, id) in &farm.index.live_runners {
+        if let Some(runner) = farm.runners.get(id) {
+            *runners.entry(runner.state.name().to_owned()).or_default() += 1;
+        }
+    }
+    let sites = farm.sites.values().map(|site| SiteStatus {
+        id: site.id,
+        name: site.name.to_string(),
+        heard_at: site.heard_at,
+        draining: site.draining_since.is_some(),
+        host: site.host.clone(),
+    });
+    Status {
+        farm: app.config().farm.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        at: now,
+        jobs,
+        runners,
+        devices: farm.devices.values().cloned().collect(),
+        sites: sites.collect(),
+        alarms: alarms(&farm, now),
+    }
+}
+
+/// Trouble that an operator should know of.
+fn alarms(farm: &Farm, now: Timestamp) -> Vec<Explanation> {
+    let mut alarms = Vec::new();
+    for site in farm.sites.values() {
+        let heard = site.heard_at.unwrap_or(site.joined_at);
+        if now.since(heard) > deadline::SITE_SILENCE {
+            let text = format!("site {} was last heard at {heard}", site.name);
+            alarms.push(
+                Explanation::new("site.silent", text).fix("look at the host; its machines go on meanwhile"),
+            );
+        }
+    }
+    for device in farm.devices.values() {
+        if let DeviceState::Quarantined { reason } = &device.state {
+            let text = format!("{} ({}) is quarantined: {}", device.id, device.facts.model, reason.message);
+            alarms.push(Explanation::new("device.quarantined", text).fix("see `forgeyard device list`"));
+        }
+    }
+    let late = |since: Timestamp| now.since(since).as_secs() > 600;
+    for (_, id) in &farm.index.live_leases {
+        let Some(lease) = farm.leases.get(id) else { continue };
+        if lease.state == forgeyard_model::lease::LeaseState::Releasing && late(lease.since) {
+            let text = format!("{id} has been ending since {}; its devices stay with it", lease.since);
+            alarms.push(
+                Explanation::new("lease.overdue", text)
+                    .fix("look at the site, or `forgeyard lease write-off`"),
+            );
+        }
+    }
+    for effect in farm.index.outbox.iter().filter_map(|id| farm.effects.get(id)) {
+        if effect.tries > 2 {
+            let trouble = effect.trouble.clone().unwrap_or_default();
+            let text = format!("{} was tried {} times: {trouble}", effect.id, effect.tries);
+            alarms.push(Explanation::new("effect.troubled", text));
+        }
+    }
+    alarms
+}
+
+/// Digest of the bundle of statements about an artifact, when it was promoted.
+pub fn statements(farm: &Farm, id: ArtifactId) -> Option<forgeyard_model::Digest> {
+    let entries = farm.channels.values().flat_map(|channel| &channel.entries);
+    entries.into_iter().find(|entry| entry.artifact == id).map(|entry| entry.attestation)
+}
