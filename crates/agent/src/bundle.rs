@@ -21,7 +21,8 @@ pub(crate) fn complete(
     status: &Path,
 ) -> Result<Value, Error> {
     let mut config = template.clone();
-    let wrong = || Error::Content { object: "bundle.json".to_owned(), reason: "not an OCI configuration".to_owned() };
+    let wrong =
+        || Error::Content { object: "bundle.json".to_owned(), reason: "not an OCI configuration".to_owned() };
     let process = config.get_mut("process").and_then(Value::as_object_mut).ok_or_else(wrong)?;
     let mut command = machine.runtime.init.clone();
     command.push("--".to_owned());

@@ -75,13 +75,25 @@ impl<'a> Container<'a> {
     /// Makes the container, with its monitor, and waits until the runtime has made it. Runs nothing of the job.
     pub(crate) async fn create(&self) -> Result<(), Error> {
         let runtime = &self.machine.runtime;
-        let failed = |reason: String| Error::Runtime { program: "conmon", action: "make the container", reason };
+        let failed =
+            |reason: String| Error::Runtime { program: "conmon", action: "make the container", reason };
         let log = File::create(self.bundle.join("conmon.log"))
             .map_err(|source| Error::file("make", &self.bundle, source))?;
         let errors = log.try_clone().map_err(|source| Error::file("make", &self.bundle, source))?;
         let mut command = Command::new(&runtime.conmon);
         command
-            .args(["--api-version", "1", "--full-attach", "--log-level", "error", "-c", &self.id, "-n", &self.id, "-u"])
+            .args([
+                "--api-version",
+                "1",
+                "--full-attach",
+                "--log-level",
+                "error",
+                "-c",
+                &self.id,
+                "-n",
+                &self.id,
+                "-u",
+            ])
             .arg(&self.id)
             .arg("-r")
             .arg(&runtime.runc)
@@ -95,7 +107,8 @@ impl<'a> Container<'a> {
             .arg(self.bundle.join("exit"))
             .arg("-l")
             .arg(format!("k8s-file:{}", self.spool().display()));
-        for argument in ["--root".into(), runtime.state.clone(), "--log".into(), self.bundle.join("runc.log")] {
+        for argument in ["--root".into(), runtime.state.clone(), "--log".into(), self.bundle.join("runc.log")]
+        {
             command.arg("--runtime-arg").arg(argument);
         }
         let status = command
@@ -115,7 +128,8 @@ impl<'a> Container<'a> {
             if self.number("pid").is_some() {
                 return Ok(());
             }
-            if waited > Duration::from_secs(60) || (self.number("conmon.pid").is_some() && !self.monitored()) {
+            if waited > Duration::from_secs(60) || (self.number("conmon.pid").is_some() && !self.monitored())
+            {
                 // The pid may have been written just before the monitor was looked at.
                 return if self.number("pid").is_some() { Ok(()) } else { Err(failed(self.reason())) };
             }

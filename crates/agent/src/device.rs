@@ -20,7 +20,8 @@ const EVIDENCE: usize = 10;
 
 /// Device nodes that these processes have open, among those that were leased.
 pub(crate) fn open_nodes(processes: &[i32], devices: &[DeviceFacts]) -> BTreeSet<String> {
-    let leased: BTreeSet<&str> = devices.iter().flat_map(|device| device.nodes.iter().map(String::as_str)).collect();
+    let leased: BTreeSet<&str> =
+        devices.iter().flat_map(|device| device.nodes.iter().map(String::as_str)).collect();
     let mut found = BTreeSet::new();
     if leased.is_empty() {
         return found;

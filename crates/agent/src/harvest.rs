@@ -33,7 +33,8 @@ pub(crate) fn metrics(out: &Path) -> BTreeMap<String, Metric> {
 
 fn parse_metrics(bytes: &[u8]) -> BTreeMap<String, Metric> {
     let mut found = BTreeMap::new();
-    let objects = serde_json::Deserializer::from_slice(bytes).into_iter::<BTreeMap<String, serde_json::Value>>();
+    let objects =
+        serde_json::Deserializer::from_slice(bytes).into_iter::<BTreeMap<String, serde_json::Value>>();
     for (name, value) in objects.map_while(Result::ok).flatten() {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
         let Ok(raw) = serde_json::from_value::<RawMetric>(value) else { continue };
@@ -120,7 +121,8 @@ mod tests {
 
     #[test]
     fn good_metrics_are_taken_and_bad_ones_left() {
-        let text = br#"{"triad": {"value": 12.5, "unit": "GB/s"}, "bad name!": {"value": 1}, "text": {"value": "x"}}
+        let text =
+            br#"{"triad": {"value": 12.5, "unit": "GB/s"}, "bad name!": {"value": 1}, "text": {"value": "x"}}
             {"later": {"value": 3}} rubbish {"never": {"value": 1}}"#;
         let found = parse_metrics(text);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["later", "triad"]);
@@ -155,8 +157,15 @@ mod tests {
             kind: ArtifactKind::CondaPackage,
             required,
         };
-        let (found, missing) =
-            outputs(out.path(), &[rule("linux-64", ".conda", true), rule("noarch", ".conda", false), rule("", ".json", true), rule("../x", "", true)]);
+        let (found, missing) = outputs(
+            out.path(),
+            &[
+                rule("linux-64", ".conda", true),
+                rule("noarch", ".conda", false),
+                rule("", ".json", true),
+                rule("../x", "", true),
+            ],
+        );
         assert_eq!(found.iter().map(|o| o.name.as_str()).collect::<Vec<_>>(), ["a.conda"]);
         assert_eq!(missing, ["*.json", "../x/*"]);
     }

@@ -26,16 +26,10 @@ pub(crate) fn init(argv: &[OsString]) -> i32 {
         return NOT_RUNNABLE;
     };
     let mut signals = SigSet::empty();
-    let passed = [
-        Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2,
-    ];
+    let passed =
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
     for signal in passed.into_iter().chain([Signal::SIGCHLD]) {
         signals.add(signal);
-    }
-    // Blocked signals wait until they are asked for below; the command starts with none blocked.
-    if let Err(error) = signals.thread_block() {
-        eprintln!("forgeyard: cannot block signals: {error}");
-        return NOT_RUNNABLE;
     }
     let child = match Command::new(program).args(arguments).process_group(0).spawn() {
         Ok(child) => Pid::from_raw(child.id() as i32),
@@ -44,6 +38,15 @@ pub(crate) fn init(argv: &[OsString]) -> i32 {
             return if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
         }
     };
+    // Blocked signals wait until they are asked for below. The command inherits what is blocked, so it was started
+    // before; a signal that came in between was ignored, as process 1 does, and the end of the command is looked for.
+    if let Err(error) = signals.thread_block() {
+        eprintln!("forgeyard: cannot block signals: {error}");
+        return NOT_RUNNABLE;
+    }
+    if let Some(code) = collect(child) {
+        return code;
+    }
     loop {
         match signals.wait() {
             Ok(Signal::SIGCHLD) => {

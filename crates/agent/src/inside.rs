@@ -34,8 +34,10 @@ pub(crate) fn list(root: &Path, relative: &Path, most: usize) -> io::Result<Vec<
     let folder = resolve(root, relative, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
     // The open folder is listed, whatever its name means by now.
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&folder));
-    let mut names =
-        std::fs::read_dir(path)?.take(most).map(|entry| entry.map(|e| e.file_name())).collect::<io::Result<Vec<_>>>()?;
+    let mut names = std::fs::read_dir(path)?
+        .take(most)
+        .map(|entry| entry.map(|e| e.file_name()))
+        .collect::<io::Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
 }
@@ -55,9 +57,9 @@ pub(crate) fn relative(text: &str) -> Option<PathBuf> {
 fn resolve(root: &Path, relative: &Path, flags: OFlag) -> io::Result<File> {
     let folder = File::open(root)?;
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-    let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(
+        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS,
+    );
     Ok(File::from(openat2(&folder, relative, how)?))
 }
 

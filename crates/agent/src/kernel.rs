@@ -20,7 +20,10 @@ pub(crate) struct KernelFacts {
 
 /// Reads all records since `since_micros` after boot; none where the log may not be read.
 pub(crate) fn records(since_micros: u64) -> Vec<KernelRecord> {
-    let opened = std::fs::File::options().read(true).custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits()).open("/dev/kmsg");
+    let opened = std::fs::File::options()
+        .read(true)
+        .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+        .open("/dev/kmsg");
     let Ok(mut file) = opened else { return Vec::new() };
     let mut buffer = vec![0u8; 16 << 10];
     let mut found = Vec::new();
@@ -28,7 +31,8 @@ pub(crate) fn records(since_micros: u64) -> Vec<KernelRecord> {
         match file.read(&mut buffer) {
             Ok(0) => break,
             Ok(length) => found.extend(
-                kernel_record(&String::from_utf8_lossy(&buffer[..length])).filter(|r| r.micros >= since_micros),
+                kernel_record(&String::from_utf8_lossy(&buffer[..length]))
+                    .filter(|r| r.micros >= since_micros),
             ),
             // The record was overwritten while it was to be read; the next read goes on behind it.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
@@ -40,7 +44,8 @@ pub(crate) fn records(since_micros: u64) -> Vec<KernelRecord> {
 
 /// Picks what speaks of this job's group or devices.
 pub(crate) fn pick(records: &[KernelRecord], group: &str, devices: &[DeviceFacts]) -> KernelFacts {
-    let below = |path: &str| path == group || path.strip_prefix(group).is_some_and(|rest| rest.starts_with('/'));
+    let below =
+        |path: &str| path == group || path.strip_prefix(group).is_some_and(|rest| rest.starts_with('/'));
     let mut facts = KernelFacts::default();
     let mut victims = Vec::new();
     for record in records {
@@ -53,7 +58,10 @@ pub(crate) fn pick(records: &[KernelRecord], group: &str, devices: &[DeviceFacts
             }
             ours
         } else if let Some((_, rest)) = text.split_once("Killed process ") {
-            rest.split(' ').next().and_then(|pid| pid.parse().ok()).is_some_and(|pid: i32| victims.contains(&pid))
+            rest.split(' ')
+                .next()
+                .and_then(|pid| pid.parse().ok())
+                .is_some_and(|pid: i32| victims.contains(&pid))
         } else {
             devices.iter().any(|device| speaks_of(text, device))
         };
@@ -86,7 +94,9 @@ mod tests {
     #[test]
     fn only_kills_in_the_own_group_are_ours() {
         let kill = |group: &str, task: &str, pid: i32| {
-            record(&format!("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={group},task_memcg={group}/step-0,task={task},pid={pid},uid=1"))
+            record(&format!(
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={group},task_memcg={group}/step-0,task={task},pid={pid},uid=1"
+            ))
         };
         let records = [
             kill("/f/rnr_1/job", "python3", 10),

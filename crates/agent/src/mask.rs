@@ -65,8 +65,7 @@ impl Masker {
         while at < held.bytes.len() {
             let rest = &held.bytes[at..];
             if self.begins[usize::from(rest[0])] {
-                let may_grow =
-                    |secret: &Vec<u8>| secret.len() > rest.len() && secret.starts_with(rest);
+                let may_grow = |secret: &Vec<u8>| secret.len() > rest.len() && secret.starts_with(rest);
                 if !last && self.secrets.iter().any(may_grow) {
                     break;
                 }

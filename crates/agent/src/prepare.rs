@@ -72,14 +72,18 @@ async fn fetch(
             Err(error) => return Err(error),
         }
         let file = part.clone();
-        let found = tokio::task::spawn_blocking(move || digest_of(&file)).await.unwrap_or(Err(Error::Stopped))?;
+        let found =
+            tokio::task::spawn_blocking(move || digest_of(&file)).await.unwrap_or(Err(Error::Stopped))?;
         if found == digest {
             return std::fs::rename(&part, &path).map_err(|source| Error::file("keep", &path, source));
         }
         std::fs::remove_file(&part).map_err(|source| Error::file("remove", &part, source))?;
         mismatches += 1;
         if mismatches == MISMATCHES {
-            return Err(Error::Input { object: digest.to_string(), reason: format!("the farm sent bytes with {found}") });
+            return Err(Error::Input {
+                object: digest.to_string(),
+                reason: format!("the farm sent bytes with {found}"),
+            });
         }
     }
 }
@@ -98,11 +102,14 @@ async fn piece(
     let mut download = match client.blob(session, digest, from).await {
         Ok(download) => download,
         // All bytes are there already.
-        Err(error) if error.refusal() == Some(forgeyard_api::error::ErrorKind::Range) && from > 0 => return Ok(()),
+        Err(error) if error.refusal() == Some(forgeyard_api::error::ErrorKind::Range) && from > 0 => {
+            return Ok(());
+        }
         Err(error) => return Err(farm(error)),
     };
     let mut at = download.starts_at();
-    let mut file = tokio::fs::OpenOptions::new().create(true).append(true).open(part).await.map_err(broken)?;
+    let mut file =
+        tokio::fs::OpenOptions::new().create(true).append(true).open(part).await.map_err(broken)?;
     file.set_len(at).await.map_err(broken)?;
     loop {
         match download.chunk().await {
@@ -180,12 +187,14 @@ fn place(folder: &MachineFolder, downloads: &Path, spec: &JobSpec, most: u64) ->
 fn unpack_input(item: &JobInput, source: &Path, target: &Path, most: u64) -> Result<(), Error> {
     std::fs::create_dir_all(target).map_err(|error| Error::file("make", target, error))?;
     let archive = File::open(source).map_err(|error| Error::file("open", source, error))?;
-    unpack(std::io::BufReader::new(archive), target, Bounds { entries: ENTRIES, bytes: most }).map_err(|error| {
-        match error {
-            Error::Input { reason, .. } => Error::Input { object: format!("{} ({})", item.path, item.digest), reason },
+    unpack(std::io::BufReader::new(archive), target, Bounds { entries: ENTRIES, bytes: most }).map_err(
+        |error| match error {
+            Error::Input { reason, .. } => {
+                Error::Input { object: format!("{} ({})", item.path, item.digest), reason }
+            }
             other => other,
-        }
-    })
+        },
+    )
 }
 
 /// Path below `/in`, with its parents made.
@@ -201,19 +210,26 @@ fn target(input: &Path, text: &str) -> Result<PathBuf, Error> {
         for part in parent.strip_prefix(input).unwrap_or(Path::new("")).components() {
             at.push(part);
             if at.symlink_metadata().is_ok_and(|meta| !meta.is_dir()) {
-                return Err(Error::Input { object: text.to_owned(), reason: "below something that is not a folder".to_owned() });
+                return Err(Error::Input {
+                    object: text.to_owned(),
+                    reason: "below something that is not a folder".to_owned(),
+                });
             }
         }
         std::fs::create_dir_all(parent).map_err(|source| Error::file("make", parent, source))?;
     }
     if target.symlink_metadata().is_ok_and(|meta| !meta.is_dir()) {
-        return Err(Error::Input { object: text.to_owned(), reason: "there is something of that name".to_owned() });
+        return Err(Error::Input {
+            object: text.to_owned(),
+            reason: "there is something of that name".to_owned(),
+        });
     }
     Ok(target)
 }
 
 fn readable(path: &Path) -> Result<(), Error> {
-    std::fs::set_permissions(path, Permissions::from_mode(0o644)).map_err(|source| Error::file("open up", path, source))
+    std::fs::set_permissions(path, Permissions::from_mode(0o644))
+        .map_err(|source| Error::file("open up", path, source))
 }
 
 #[cfg(test)]
@@ -247,7 +263,13 @@ mod tests {
 
     #[test]
     fn a_path_that_leads_out_or_is_taken_is_refused() {
-        for bad in [&[("../x", "")][..], &[("/x", "")], &[("", "")], &[("a", ""), ("a/b", "")], &[("a", ""), ("a", "")]] {
+        for bad in [
+            &[("../x", "")][..],
+            &[("/x", "")],
+            &[("", "")],
+            &[("a", ""), ("a/b", "")],
+            &[("a", ""), ("a", "")],
+        ] {
             assert!(matches!(placed(bad).1, Err(Error::Input { .. })), "{bad:?}");
         }
     }

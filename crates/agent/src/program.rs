@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-const USAGE: &str = "usage: forgeyard-agent supervise --dir FOLDER [--detach] | init -- COMMAND [ARGUMENT]...";
+const USAGE: &str =
+    "usage: forgeyard-agent supervise --dir FOLDER [--detach] | init -- COMMAND [ARGUMENT]...";
 
 /// Runs the command in `args` (without the program's own name) and returns when it is over. Must be called where no
 /// runtime is running, since it starts its own.
@@ -67,7 +68,11 @@ fn in_folder(dir: PathBuf) -> ExitCode {
     let _ = nix::unistd::setsid();
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

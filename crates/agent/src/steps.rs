@@ -70,12 +70,20 @@ impl Steps<'_> {
         let step = &self.spec.steps[number];
         let container = Container::new(self.machine, self.folder.bundle(number), number);
         self.current.send_replace(Some(step.name.clone()));
-        self.log.begin(number, &format!("[forgeyard] step {} of {}: {}", number + 1, self.spec.steps.len(), step.name))?;
+        self.log.begin(
+            number,
+            &format!("[forgeyard] step {} of {}: {}", number + 1, self.spec.steps.len(), step.name),
+        )?;
         let fresh = number == self.state.steps.len();
         if fresh {
             let now = clock::now();
-            let facts =
-                StepFacts { name: step.name.clone(), started_at: now, ended_at: now, exit_code: None, signal: None };
+            let facts = StepFacts {
+                name: step.name.clone(),
+                started_at: now,
+                ended_at: now,
+                exit_code: None,
+                signal: None,
+            };
             self.state.steps.push(StepRecord { facts, ended: false });
             self.save()?;
         }
@@ -112,7 +120,9 @@ impl Steps<'_> {
         }
         let status = if fresh { Status::Absent } else { container.status().await? };
         match status {
-            Status::Running | Status::Stopped => return Ok(container.monitored() || container.exit().is_some()),
+            Status::Running | Status::Stopped => {
+                return Ok(container.monitored() || container.exit().is_some());
+            }
             // The monitor died between making and starting: nothing of the job has run, so it is made anew.
             Status::Created if !container.monitored() => container.delete().await,
             Status::Created => {
@@ -151,7 +161,9 @@ impl Steps<'_> {
             // The record is written last, so it is looked for once more after the monitor is seen gone.
             if !container.monitored() {
                 if alone {
-                    return Ok(Err("the monitor of the container is gone and left no exit record".to_owned()));
+                    return Ok(
+                        Err("the monitor of the container is gone and left no exit record".to_owned()),
+                    );
                 }
                 alone = true;
                 continue;

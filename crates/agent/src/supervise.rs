@@ -36,8 +36,10 @@ pub async fn supervise(dir: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let _lock = lock(&folder)?;
-    let machine: MachineFile = read_json(&folder.machine_file())?
-        .ok_or_else(|| Error::Content { object: folder.machine_file().display().to_string(), reason: "missing".to_owned() })?;
+    let machine: MachineFile = read_json(&folder.machine_file())?.ok_or_else(|| Error::Content {
+        object: folder.machine_file().display().to_string(),
+        reason: "missing".to_owned(),
+    })?;
     if machine.version != machine::VERSION {
         let reason = format!("version {} and not {}", machine.version, machine::VERSION);
         return Err(Error::Content { object: folder.machine_file().display().to_string(), reason });
@@ -51,7 +53,12 @@ pub async fn supervise(dir: &Path) -> Result<(), Error> {
 /// Takes the machine for this process, and says which process that is.
 fn lock(folder: &MachineFolder) -> Result<File, Error> {
     let path = folder.agent_lock();
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::file("open", &path, e))?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|e| Error::file("open", &path, e))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(Error::Taken(folder.dir().display().to_string())),
@@ -60,7 +67,8 @@ fn lock(folder: &MachineFolder) -> Result<File, Error> {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let started = process_stat(&stat).map(|stat| stat.started).unwrap_or_default();
     let path = folder.agent_pid();
-    std::fs::write(&path, format!("{} {started}", std::process::id())).map_err(|e| Error::file("write", &path, e))?;
+    std::fs::write(&path, format!("{} {started}", std::process::id()))
+        .map_err(|e| Error::file("write", &path, e))?;
     Ok(file)
 }
 
@@ -71,7 +79,8 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
         .map_err(|source| Error::Farm { action: "set up the connection".to_owned(), source })?;
     let state_path = state::path(&folder.agent());
     let mut state = AgentState::load(&state_path)?;
-    let token = std::fs::read_to_string(folder.token()).map_err(|e| Error::file("read", &folder.token(), e))?;
+    let token =
+        std::fs::read_to_string(folder.token()).map_err(|e| Error::file("read", &folder.token(), e))?;
     let token = Secret::new(token.trim());
     let redeemed = match state.redeemed.clone() {
         Some(redeemed) => redeemed,
@@ -91,17 +100,24 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
         fence: redeemed.fence,
         token: Secret::new(redeemed.session.clone()),
     };
-    let secrets = redeemed.mask.iter().map(String::as_str).chain([token.expose(), &state.nonce, &redeemed.session]);
+    let secrets =
+        redeemed.mask.iter().map(String::as_str).chain([token.expose(), &state.nonce, &redeemed.session]);
     let mut log = Log::open(&folder.agent(), Masker::new(secrets), redeemed.log_cap_bytes)?;
     let stop = Stop::new(state.stop);
     let (current, step) = watch::channel(None);
     let every = Duration::from_secs(redeemed.heartbeat_seconds.clamp(1, 300));
     let alive = tokio::spawn(beat(client.clone(), session.clone(), every, step, stop.clone()));
     let clock = tokio::spawn(wall(machine.clone(), state.started_at, stop.clone()));
-    let sender =
-        tokio::spawn(ship(client.clone(), session.clone(), log.path().to_owned(), log.follow(), stop.clone()));
+    let sender = tokio::spawn(ship(
+        client.clone(),
+        session.clone(),
+        log.path().to_owned(),
+        log.follow(),
+        stop.clone(),
+    ));
 
-    let begun = Attempt { machine, folder, client: &client, session: &session, redeemed: &redeemed, stop: &stop };
+    let begun =
+        Attempt { machine, folder, client: &client, session: &session, redeemed: &redeemed, stop: &stop };
     let facts = begun.work(&mut state, &mut log, &current).await;
     clock.abort();
     let facts = facts?;
@@ -121,7 +137,10 @@ async fn redeem(client: &AgentClient, token: &Secret, nonce: &str) -> Result<Opt
         match client.redeem(&request).await {
             Ok(redeemed) => return Ok(Some(redeemed)),
             Err(error) if transient(&error) => {
-                tracing::warn!(error = forgeyard_api::client::http::causes(&error), "cannot redeem the token yet");
+                tracing::warn!(
+                    error = forgeyard_api::client::http::causes(&error),
+                    "cannot redeem the token yet"
+                );
                 backoff.sleep().await;
             }
             Err(error) if error.refusal().is_some() => {
@@ -273,7 +292,8 @@ impl Attempt<'_> {
         let mut file = inside::open(&out, &output.path).map_err(broken)?;
         let copy = file.try_clone().map_err(broken)?;
         let read = tokio::task::spawn_blocking(move || digest_of_open(copy)).await;
-        let (digest, size) = read.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(broken)?;
+        let (digest, size) =
+            read.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(broken)?;
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(15));
         loop {
             file.rewind().map_err(broken)?;
@@ -300,11 +320,17 @@ impl Attempt<'_> {
             match self.client.finish(self.session, facts).await {
                 Ok(()) => return Ok(true),
                 Err(error) if transient(&error) => {
-                    tracing::warn!(error = forgeyard_api::client::http::causes(&error), "cannot report the end yet");
+                    tracing::warn!(
+                        error = forgeyard_api::client::http::causes(&error),
+                        "cannot report the end yet"
+                    );
                     backoff.sleep().await;
                 }
                 Err(error) => {
-                    tracing::warn!(error = forgeyard_api::client::http::causes(&error), "the farm wants no report");
+                    tracing::warn!(
+                        error = forgeyard_api::client::http::causes(&error),
+                        "the farm wants no report"
+                    );
                     return Ok(false);
                 }
             }

@@ -37,7 +37,8 @@ pub(crate) fn unpack(archive: impl Read, folder: &Path, bounds: Bounds) -> Resul
         let mut entry = entry.map_err(broken)?;
         let name = entry.path().map_err(broken)?.into_owned();
         let shown = || -> String { name.display().to_string().chars().take(200).collect() };
-        let header_only = matches!(entry.header().entry_type(), EntryType::XGlobalHeader | EntryType::XHeader);
+        let header_only =
+            matches!(entry.header().entry_type(), EntryType::XGlobalHeader | EntryType::XHeader);
         if header_only {
             continue;
         }
@@ -79,7 +80,8 @@ pub(crate) fn unpack(archive: impl Read, folder: &Path, bounds: Bounds) -> Resul
             Kind::File if entry.header().entry_type() == EntryType::Link => {
                 let to = entry.link_name().map_err(broken)?.unwrap_or_default().into_owned();
                 let to = plain(&to).filter(|to| known.get(to) == Some(&Kind::File));
-                let to = to.ok_or_else(|| refuse(format!("hard link `{}` names no file of the archive", shown())))?;
+                let to = to
+                    .ok_or_else(|| refuse(format!("hard link `{}` names no file of the archive", shown())))?;
                 std::fs::hard_link(folder.join(to), &target)
             }
             Kind::File => File::create_new(&target).and_then(|mut file| {
@@ -108,14 +110,16 @@ fn plain(name: &Path) -> Option<PathBuf> {
 
 /// Makes the folders above `path`. A parent that is no folder of ours, a link above all, is refused.
 fn parents(path: &Path, folder: &Path, known: &mut HashMap<PathBuf, Kind>) -> Result<(), String> {
-    let mut above: Vec<&Path> = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).collect();
+    let mut above: Vec<&Path> =
+        path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).collect();
     above.reverse();
     for parent in above {
         match known.get(parent) {
             Some(Kind::Folder) => {}
             Some(_) => return Err(format!("`{}` is below something that is not a folder", path.display())),
             None => {
-                std::fs::create_dir(folder.join(parent)).map_err(|error| format!("`{}`: {error}", parent.display()))?;
+                std::fs::create_dir(folder.join(parent))
+                    .map_err(|error| format!("`{}`: {error}", parent.display()))?;
                 known.insert(parent.to_owned(), Kind::Folder);
             }
         }

@@ -14,7 +14,9 @@ pub(crate) fn oom_kills(cgroup: &CgroupFile) -> u64 {
     let Some(memory) = cgroup.job.get("memory") else { return 0 };
     let kills = |text: &str| flat_keyed(text).get("oom_kill").copied().unwrap_or(0);
     match cgroup.version {
-        CgroupVersion::V1 => groups(memory).iter().map(|dir| kills(&text(dir.join("memory.oom_control")))).sum(),
+        CgroupVersion::V1 => {
+            groups(memory).iter().map(|dir| kills(&text(dir.join("memory.oom_control")))).sum()
+        }
         CgroupVersion::V2 => kills(&text(memory.join("memory.events"))),
     }
 }
@@ -36,8 +38,12 @@ pub(crate) fn peak_memory(cgroup: &CgroupFile) -> Option<u64> {
 /// CPU time of all processes, in microseconds.
 pub(crate) fn cpu_micros(cgroup: &CgroupFile) -> Option<u64> {
     match cgroup.version {
-        CgroupVersion::V1 => single(&text(cgroup.job.get("cpuacct")?.join("cpuacct.usage"))).map(|nanos| nanos / 1000),
-        CgroupVersion::V2 => flat_keyed(&text(cgroup.job.get("cpu")?.join("cpu.stat"))).get("usage_usec").copied(),
+        CgroupVersion::V1 => {
+            single(&text(cgroup.job.get("cpuacct")?.join("cpuacct.usage"))).map(|nanos| nanos / 1000)
+        }
+        CgroupVersion::V2 => {
+            flat_keyed(&text(cgroup.job.get("cpu")?.join("cpu.stat"))).get("usage_usec").copied()
+        }
     }
 }
 
@@ -91,7 +97,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (name, kills) in [("step-0", 2), ("step-1", 1)] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
-            std::fs::write(dir.path().join(name).join("memory.oom_control"), format!("under_oom 0\noom_kill {kills}\n")).unwrap();
+            std::fs::write(
+                dir.path().join(name).join("memory.oom_control"),
+                format!("under_oom 0\noom_kill {kills}\n"),
+            )
+            .unwrap();
             std::fs::write(dir.path().join(name).join("cgroup.procs"), "7\n8\n").unwrap();
         }
         std::fs::write(dir.path().join("memory.max_usage_in_bytes"), "4096\n").unwrap();

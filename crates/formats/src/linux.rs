@@ -67,7 +67,9 @@ fn unescape(text: &str) -> String {
         let octal = bytes
             .get(at + 1..at + 4)
             .filter(|digits| bytes[at] == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)))
-            .and_then(|digits| digits.iter().try_fold(0u8, |sum, d| sum.checked_mul(8)?.checked_add(d - b'0')));
+            .and_then(|digits| {
+                digits.iter().try_fold(0u8, |sum, d| sum.checked_mul(8)?.checked_add(d - b'0'))
+            });
         match octal {
             Some(byte) => {
                 out.push(byte);
@@ -95,8 +97,19 @@ pub struct Hierarchies {
 
 /// Controllers that version 1 mounts by name.
 const CONTROLLERS: [&str; 13] = [
-    "blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls", "net_prio",
-    "perf_event", "pids",
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "misc",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
 ];
 
 /// Finds the hierarchies in the mounts.

@@ -104,9 +104,9 @@ impl JobState {
     /// The attempt at work, when there is one.
     pub const fn attempt(&self) -> Option<AttemptId> {
         match self {
-            JobState::Placed { attempt }
-            | JobState::Starting { attempt }
-            | JobState::Running { attempt } => Some(*attempt),
+            JobState::Placed { attempt } | JobState::Starting { attempt } | JobState::Running { attempt } => {
+                Some(*attempt)
+            }
             _ => None,
         }
     }

@@ -57,12 +57,16 @@ impl Error {
         let (code, fix) = match self {
             Error::CannotEnforce { .. } => (
                 "provider.cannot_enforce",
-                Some("use a pool whose hosts enforce the limit, or see `forgeyard doctor` for what is missing"),
+                Some(
+                    "use a pool whose hosts enforce the limit, or see `forgeyard doctor` for what is missing",
+                ),
             ),
             Error::Image { .. } => ("provider.image", Some("check the image in forgeyard.toml")),
             Error::Failed { .. } => ("provider.failed", None),
             Error::Program { .. } => ("provider.program", Some("run `forgeyard doctor`")),
-            Error::Left { .. } => ("provider.left_behind", Some("see the runner's folder on the site; the lease stays held")),
+            Error::Left { .. } => {
+                ("provider.left_behind", Some("see the runner's folder on the site; the lease stays held"))
+            }
         };
         let mut explanation = Explanation::new(code, self.to_string());
         let mut source = std::error::Error::source(self);

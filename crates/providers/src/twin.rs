@@ -110,7 +110,11 @@ impl Provider for TwinProvider {
             enforced.remove(&Limit::Network);
         }
         let runner = spec.runner;
-        rows.machines.entry(runner).or_insert(ObservedRunner { runner, state: ObservedState::Running, enforced });
+        rows.machines.entry(runner).or_insert(ObservedRunner {
+            runner,
+            state: ObservedState::Running,
+            enforced,
+        });
         rows.made.entry(runner).or_insert_with(|| spec.clone());
         match fault {
             Some(_) => Err(planned("make", &runner.to_string())),

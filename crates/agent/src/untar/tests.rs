@@ -42,7 +42,11 @@ const DIR: EntryType = EntryType::Directory;
 #[test]
 fn a_plain_archive_is_unpacked_without_set_id_bits() {
     let (dir, result) = run(&[
-        ("./", DIR, ""), ("./a/", DIR, ""), ("a/f", FILE, ""), ("b/c/g", FILE, ""), ("a/l", LINK, "../b/c/g"),
+        ("./", DIR, ""),
+        ("./a/", DIR, ""),
+        ("a/f", FILE, ""),
+        ("b/c/g", FILE, ""),
+        ("a/l", LINK, "../b/c/g"),
         ("h", HARD, "a/f"),
     ]);
     result.unwrap();

@@ -84,7 +84,14 @@ impl Farm {
         self.inner.lock().unwrap()
     }
 
-    pub(crate) fn offer(&self, spec: JobSpec, flavor: Flavor, devices: Vec<DeviceFacts>, log_cap_bytes: u64, mask: &[&str]) {
+    pub(crate) fn offer(
+        &self,
+        spec: JobSpec,
+        flavor: Flavor,
+        devices: Vec<DeviceFacts>,
+        log_cap_bytes: u64,
+        mask: &[&str],
+    ) {
         self.lock().redeemed = Some(Redeemed {
             attempt: AttemptId::new(Timestamp::from_micros(1), 7),
             fence: 3,
@@ -116,7 +123,11 @@ impl Farm {
             if let Some(found) = look(&mut self.lock()) {
                 return found;
             }
-            assert!(begin.elapsed() < Duration::from_secs(120), "{what} did not come; log:\n{}", self.log_text());
+            assert!(
+                begin.elapsed() < Duration::from_secs(120),
+                "{what} did not come; log:\n{}",
+                self.log_text()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -227,7 +238,10 @@ async fn artifact(
         return Err(Refused(ErrorKind::Mismatch));
     }
     let size = bytes.len() as u64;
-    inner.artifacts.insert((serde_json::to_value(kind).unwrap().as_str().unwrap().to_owned(), name.clone()), bytes.to_vec());
+    inner.artifacts.insert(
+        (serde_json::to_value(kind).unwrap().as_str().unwrap().to_owned(), name.clone()),
+        bytes.to_vec(),
+    );
     Ok(Json(Artifact {
         id: ArtifactId::derive(attempt, &name),
         kind,
@@ -243,7 +257,11 @@ async fn artifact(
     }))
 }
 
-async fn finish(State(farm): State<Farm>, headers: HeaderMap, Json(finish): Json<Finish>) -> Answer<StatusCode> {
+async fn finish(
+    State(farm): State<Farm>,
+    headers: HeaderMap,
+    Json(finish): Json<Finish>,
+) -> Answer<StatusCode> {
     let mut inner = farm.session(&headers)?;
     assert_eq!(finish.fence, 3);
     inner.finishes += 1;

@@ -5,8 +5,8 @@
 use crate::farm::{Farm, TOKEN};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::job::JobSpec;
-use forgeyard_model::runner::ObservedRunner;
 use forgeyard_model::resources::{Flavor, Image, ImageRoot};
+use forgeyard_model::runner::ObservedRunner;
 use forgeyard_model::{Id as _, RunnerId, Secret, Timestamp};
 use forgeyard_providers::sandbox::{ImageSource, NoImages, SandboxConfig, SandboxProvider};
 use forgeyard_providers::{AgentStart, MachineSpec, Provider as _};
@@ -49,6 +49,7 @@ pub(crate) struct Rig {
     pub(crate) state: PathBuf,
     pub(crate) run: PathBuf,
     pub(crate) cgroup_parent: String,
+    config: SandboxConfig,
     _dirs: [tempfile::TempDir; 2],
 }
 
@@ -78,10 +79,27 @@ impl Rig {
             ..SandboxConfig::new("sandbox".parse().unwrap(), PathBuf::new(), vec![agent.to_owned()])
         };
         let (state, run) = (config.state_dir.clone(), config.run_dir.clone());
-        let provider = Arc::new(SandboxProvider::new(config, images));
+        let provider = Arc::new(SandboxProvider::new(config.clone(), images));
         let image = Image { name: "host".parse().unwrap(), root: ImageRoot::Host { allow: Vec::new() } };
         let runner = RunnerId::new(Timestamp::from_micros(1_000_000), u128::from(unique));
-        Self { farm, provider, runner, flavor: flavor(), image, devices: Vec::new(), state, run, cgroup_parent, _dirs: dirs }
+        Self {
+            farm,
+            provider,
+            runner,
+            flavor: flavor(),
+            image,
+            devices: Vec::new(),
+            state,
+            run,
+            cgroup_parent,
+            config,
+            _dirs: dirs,
+        }
+    }
+
+    /// A second provider on the same folders, as after a restart.
+    pub(crate) fn reopened(&self) -> SandboxProvider {
+        SandboxProvider::new(self.config.clone(), Arc::new(NoImages))
     }
 
     pub(crate) fn machine(&self) -> MachineSpec {

@@ -126,8 +126,7 @@ impl AgentClient {
     }
 
     fn call(&self, session: &Session, method: Method, route: &str) -> (String, RequestBuilder) {
-        let (call, builder) =
-            self.request(method, route.replace("{attempt}", &session.attempt.to_string()));
+        let (call, builder) = self.request(method, route.replace("{attempt}", &session.attempt.to_string()));
         (call, builder.bearer_auth(session.token.expose()).header(FENCE, session.fence))
     }
 
@@ -217,10 +216,8 @@ mod tests {
 
     #[test]
     fn only_own_trouble_of_the_farm_is_worth_another_try() {
-        let refused = |kind| ClientError::Refused {
-            call: String::new(),
-            error: ApiError::new(kind, "x", "x"),
-        };
+        let refused =
+            |kind| ClientError::Refused { call: String::new(), error: ApiError::new(kind, "x", "x") };
         assert!(transient(&refused(ErrorKind::Unavailable)));
         assert!(!transient(&refused(ErrorKind::Mismatch)));
         assert!(superseded(&refused(ErrorKind::Superseded)));

@@ -44,16 +44,16 @@ impl Groups {
     fn controllers(&self) -> Option<(CgroupVersion, BTreeMap<String, PathBuf>)> {
         let names = ["memory", "pids", "cpu", "cpuacct"];
         if names.iter().all(|name| self.found.v1.contains_key(*name)) {
-            let folders = names.iter().map(|name| ((*name).to_owned(), self.found.v1[*name].clone())).collect();
+            let folders =
+                names.iter().map(|name| ((*name).to_owned(), self.found.v1[*name].clone())).collect();
             return Some((CgroupVersion::V1, folders));
         }
         let top = self.found.v2.clone()?;
         let offered = std::fs::read_to_string(top.join("cgroup.controllers")).unwrap_or_default();
         let offered: BTreeSet<&str> = offered.split_whitespace().collect();
-        ["memory", "pids", "cpu"]
-            .iter()
-            .all(|name| offered.contains(name))
-            .then(|| (CgroupVersion::V2, names.iter().map(|name| ((*name).to_owned(), top.clone())).collect()))
+        ["memory", "pids", "cpu"].iter().all(|name| offered.contains(name)).then(|| {
+            (CgroupVersion::V2, names.iter().map(|name| ((*name).to_owned(), top.clone())).collect())
+        })
     }
 
     /// Limits that can be kept by groups here, and those that cannot with the reason. `swap` says whether the host swaps.
@@ -65,10 +65,15 @@ impl Groups {
         };
         let (mut enforces, mut cannot) = (BTreeSet::new(), Vec::new());
         let quota = match version {
-            CgroupVersion::V1 => folders["cpu"].join("cpu.cfs_period_us").exists() || !folders["cpu"].join("cpu.shares").exists(),
+            CgroupVersion::V1 => {
+                folders["cpu"].join("cpu.cfs_period_us").exists()
+                    || !folders["cpu"].join("cpu.shares").exists()
+            }
             CgroupVersion::V2 => true,
         };
-        let bounded_swap = !swap || version == CgroupVersion::V2 || folders["memory"].join("memory.memsw.limit_in_bytes").exists();
+        let bounded_swap = !swap
+            || version == CgroupVersion::V2
+            || folders["memory"].join("memory.memsw.limit_in_bytes").exists();
         let mut judge = |limit, holds, reason: &str| {
             if holds {
                 enforces.insert(limit);
@@ -76,7 +81,11 @@ impl Groups {
                 cannot.push((limit, reason.to_owned()));
             }
         };
-        judge(Limit::Memory, bounded_swap, "the host swaps and does not count swap (memory.memsw is missing)");
+        judge(
+            Limit::Memory,
+            bounded_swap,
+            "the host swaps and does not count swap (memory.memsw is missing)",
+        );
         judge(Limit::Cpu, quota, "the cpu controller has no quota (cpu.cfs_quota_us is missing)");
         judge(Limit::Processes, true, "");
         (enforces, cannot)
@@ -96,7 +105,9 @@ impl Groups {
                 .filter_map(|name| self.found.v1.get(*name))
                 .map(|top| self.of(top, runner).join("supervisor"))
                 .collect(),
-            CgroupVersion::V2 => self.found.v2.iter().map(|top| self.of(top, runner).join("supervisor")).collect(),
+            CgroupVersion::V2 => {
+                self.found.v2.iter().map(|top| self.of(top, runner).join("supervisor")).collect()
+            }
         };
         Ok(CgroupFile { path, version, job, supervisor })
     }
@@ -115,7 +126,9 @@ impl Groups {
         if let (CgroupVersion::V2, Some(top)) = (file.version, &self.found.v2) {
             // Each group above must hand the controllers down before a limit can be set below.
             let mut at = top.clone();
-            for part in Path::new(&self.parent).components().chain(Path::new(&runner.to_string()).components()) {
+            for part in
+                Path::new(&self.parent).components().chain(Path::new(&runner.to_string()).components())
+            {
                 write(&at.join("cgroup.subtree_control"), "+memory +pids +cpu")?;
                 at.push(part);
             }
@@ -302,7 +315,8 @@ mod tests {
     #[test]
     fn swap_that_is_not_counted_makes_the_memory_limit_void() {
         let dir = tempfile::tempdir().unwrap();
-        let v1 = ["memory", "pids", "cpu", "cpuacct"].map(|name| (name.to_owned(), dir.path().to_owned())).into();
+        let v1 =
+            ["memory", "pids", "cpu", "cpuacct"].map(|name| (name.to_owned(), dir.path().to_owned())).into();
         let groups = Groups::new(Hierarchies { v1, ..Hierarchies::default() }, "forgeyard");
         assert!(groups.facts(false).0.contains(&Limit::Memory));
         assert_eq!(groups.facts(true).1[0].0, Limit::Memory);

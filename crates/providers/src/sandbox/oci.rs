@@ -135,7 +135,9 @@ fn devices(parts: &Parts<'_>) -> Result<(Vec<Value>, Vec<Value>), Error> {
     for path in parts.devices.iter().flat_map(|device| &device.nodes) {
         let failed = |source| Error::Failed { action: "look at device node", object: path.clone(), source };
         let meta = stat(path.as_str()).map_err(|errno| failed(errno.into()))?;
-        if !path.starts_with("/dev/") || SFlag::from_bits_truncate(meta.st_mode) & SFlag::S_IFMT != SFlag::S_IFCHR {
+        if !path.starts_with("/dev/")
+            || SFlag::from_bits_truncate(meta.st_mode) & SFlag::S_IFMT != SFlag::S_IFCHR
+        {
             return Err(failed(std::io::Error::other("not a character device below /dev")));
         }
         let (major, minor) = (major(meta.st_rdev), minor(meta.st_rdev));
@@ -169,8 +171,12 @@ mod tests {
     fn job_has_no_capability_no_new_privilege_and_no_network() {
         let folder = MachineFolder::new("/x");
         let config = template(&parts(&folder, &[], false)).unwrap();
-        let kinds: Vec<&str> =
-            config["linux"]["namespaces"].as_array().unwrap().iter().map(|n| n["type"].as_str().unwrap()).collect();
+        let kinds: Vec<&str> = config["linux"]["namespaces"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n["type"].as_str().unwrap())
+            .collect();
         for kind in ["user", "mount", "pid", "uts", "ipc", "cgroup", "network"] {
             assert!(kinds.contains(&kind), "{kind}");
         }

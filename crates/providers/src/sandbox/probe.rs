@@ -15,7 +15,10 @@ pub(crate) fn find(name: &str) -> Result<PathBuf, Error> {
         .chain(usual.iter().map(PathBuf::from))
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
-        .ok_or_else(|| Error::Program { program: name.to_owned(), reason: format!("not installed; install the package `{name}`") })
+        .ok_or_else(|| Error::Program {
+            program: name.to_owned(),
+            reason: format!("not installed; install the package `{name}`"),
+        })
 }
 
 /// Whether the program answers when it is asked for its version.
@@ -27,7 +30,11 @@ pub(crate) async fn answers(program: &Path) -> Result<(), Error> {
         .output()
         .await
         .map_err(|error| failed(format!("cannot be started: {error}")))?;
-    if output.status.success() { Ok(()) } else { Err(failed(format!("`--version` ended with {}", output.status))) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(failed(format!("`--version` ended with {}", output.status)))
+    }
 }
 
 /// Limits that hold here, and those that cannot.
@@ -47,7 +54,8 @@ pub(crate) fn facts(groups: &Groups) -> ProviderFacts {
 
 /// Whether containers with users of their own can be made at all.
 pub(crate) fn possible() -> Result<(), Error> {
-    let failed = |reason: &str| Err(Error::Program { program: "kernel".to_owned(), reason: reason.to_owned() });
+    let failed =
+        |reason: &str| Err(Error::Program { program: "kernel".to_owned(), reason: reason.to_owned() });
     if !nix::unistd::geteuid().is_root() {
         return failed("the sandbox provider must run as root");
     }

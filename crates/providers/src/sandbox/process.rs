@@ -33,13 +33,18 @@ pub(crate) async fn start_agent(agent: &[String], folder: &MachineFolder) -> Res
     if starts >= STARTS {
         return Ok(false);
     }
-    let failed = |source| Error::Failed { action: "start the agent of", object: folder.dir().display().to_string(), source };
+    let failed = |source| Error::Failed {
+        action: "start the agent of",
+        object: folder.dir().display().to_string(),
+        source,
+    };
     let append = |name: &str| File::options().create(true).append(true).open(folder.agent().join(name));
     // One byte for each start: appending cannot lose an earlier count.
     append("starts").and_then(|mut file| std::io::Write::write_all(&mut file, b".")).map_err(failed)?;
     let said = append("agent.log").map_err(failed)?;
     let copy = said.try_clone().map_err(failed)?;
-    let (program, arguments) = agent.split_first().ok_or_else(|| failed(std::io::Error::other("no agent is configured")))?;
+    let (program, arguments) =
+        agent.split_first().ok_or_else(|| failed(std::io::Error::other("no agent is configured")))?;
     let status = Command::new(program)
         .args(arguments)
         .args(["supervise", "--detach", "--dir"])
@@ -53,7 +58,11 @@ pub(crate) async fn start_agent(agent: &[String], folder: &MachineFolder) -> Res
         .status()
         .await
         .map_err(failed)?;
-    if status.success() { Ok(true) } else { Err(failed(std::io::Error::other(format!("ended with {status}")))) }
+    if status.success() {
+        Ok(true)
+    } else {
+        Err(failed(std::io::Error::other(format!("ended with {status}"))))
+    }
 }
 
 /// Kills the agent and waits until it is gone. Blocks.
@@ -83,10 +92,14 @@ pub(crate) fn naming(folder: &Path) -> Vec<i32> {
     let wanted = folder.as_os_str().as_encoded_bytes();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
         // A process that has ended and waits for its parent has no command line.
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let names = |argument: &[u8]| argument.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        let names = |argument: &[u8]| {
+            argument.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        };
         if line.split(|byte| *byte == 0).any(names) && pid != std::process::id() as i32 {
             found.push(pid);
         }

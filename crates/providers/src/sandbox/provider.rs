@@ -8,7 +8,9 @@ use crate::sandbox::process::{agent_lives, start_agent};
 use crate::sandbox::remove::{Remains, unmount_below};
 use crate::sandbox::root::{self, Wanted};
 use crate::{Error, MachineSpec, Provider, ProviderFacts};
-use forgeyard_model::machine::{self, CgroupFile, INSIDE_INIT, IdRange, MachineFile, MachineFolder, RuntimeFile};
+use forgeyard_model::machine::{
+    self, CgroupFile, INSIDE_INIT, IdRange, MachineFile, MachineFolder, RuntimeFile,
+};
 use forgeyard_model::name::ProviderName;
 use forgeyard_model::resources::{ImageRoot, Limit};
 use forgeyard_model::runner::{ObservedRunner, ObservedState};
@@ -157,7 +159,8 @@ impl SandboxProvider {
                 return Err(Error::CannotEnforce { limit: *limit, reason });
             }
             if !facts.enforces.contains(limit) {
-                let known = facts.cannot.iter().find(|(cannot, _)| cannot == limit).map(|(_, reason)| reason.clone());
+                let known =
+                    facts.cannot.iter().find(|(cannot, _)| cannot == limit).map(|(_, reason)| reason.clone());
                 let reason = known.unwrap_or_else(|| "not supported".to_owned());
                 return Err(Error::CannotEnforce { limit: *limit, reason });
             }
@@ -183,6 +186,7 @@ impl SandboxProvider {
         let folder = self.folder(spec.runner);
         private(&self.config.state_dir)?;
         passable(&self.config.run_dir)?;
+        passable(&self.runc_state())?;
         let tree = match &spec.image.root {
             ImageRoot::Rootfs { digest } => {
                 let images = self.config.state_dir.join("images");
@@ -228,7 +232,10 @@ impl SandboxProvider {
         let slot = (0..SLOTS).find(|slot| !taken.contains(slot)).ok_or_else(full)?;
         private(folder.dir())?;
         write_private(&folder.dir().join(name), slot.to_string().as_bytes())?;
-        let base = slot.checked_mul(IDS).and_then(|offset| self.config.first_id.checked_add(offset)).ok_or_else(full)?;
+        let base = slot
+            .checked_mul(IDS)
+            .and_then(|offset| self.config.first_id.checked_add(offset))
+            .ok_or_else(full)?;
         Ok(IdRange { base, count: IDS, job: JOB })
     }
 
@@ -256,15 +263,23 @@ impl SandboxProvider {
         }
         // An earlier try may have left one.
         unmount_below(root)?;
-        let options = format!("lowerdir={},upperdir={},workdir={}", tree.display(), upper.display(), work.display());
-        mount(Some("overlay"), root, Some("overlay"), MsFlags::MS_NODEV | MsFlags::MS_NOSUID, Some(options.as_str()))
-            .map_err(|errno| failed("mount the overlay at", root, errno.into()))?;
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", tree.display(), upper.display(), work.display());
+        mount(
+            Some("overlay"),
+            root,
+            Some("overlay"),
+            MsFlags::MS_NODEV | MsFlags::MS_NOSUID,
+            Some(options.as_str()),
+        )
+        .map_err(|errno| failed("mount the overlay at", root, errno.into()))?;
         root::tree(root, &wanted)
     }
 
     fn remains(&self, runner: RunnerId) -> Result<Remains, Error> {
         // Without a runtime there is no container either; its absence must not keep the rest from going.
-        let runc = self.config.runc.clone().or_else(|| probe::find("runc").ok()).unwrap_or_else(|| "runc".into());
+        let runc =
+            self.config.runc.clone().or_else(|| probe::find("runc").ok()).unwrap_or_else(|| "runc".into());
         Ok(Remains {
             runner,
             folder: self.folder(runner),
@@ -279,7 +294,11 @@ impl SandboxProvider {
         let remains = self.remains(runner)?;
         let removed = tokio::task::spawn_blocking(move || remains.remove()).await;
         removed.unwrap_or_else(|error| {
-            Err(Error::Failed { action: "remove", object: runner.to_string(), source: std::io::Error::other(error) })
+            Err(Error::Failed {
+                action: "remove",
+                object: runner.to_string(),
+                source: std::io::Error::other(error),
+            })
         })
     }
 
@@ -288,18 +307,20 @@ impl SandboxProvider {
         let folder = self.folder(runner);
         let seen = |state, enforced| Ok(ObservedRunner { runner, state, enforced });
         let Some(busy) = self.claim(runner) else { return seen(ObservedState::Creating, BTreeSet::new()) };
-        let file: MachineFile = match std::fs::read(folder.machine_file()).map(|bytes| serde_json::from_slice(&bytes)) {
-            Ok(Ok(file)) => file,
-            Ok(Err(error)) => {
-                let reason = Explanation::new("sandbox.broken", "its machine file cannot be read").with(error.to_string());
-                return seen(ObservedState::Failed { reason }, BTreeSet::new());
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let reason = Explanation::new("sandbox.incomplete", "making it was interrupted");
-                return seen(ObservedState::Failed { reason }, BTreeSet::new());
-            }
-            Err(source) => return Err(failed("read", &folder.machine_file(), source)),
-        };
+        let file: MachineFile =
+            match std::fs::read(folder.machine_file()).map(|bytes| serde_json::from_slice(&bytes)) {
+                Ok(Ok(file)) => file,
+                Ok(Err(error)) => {
+                    let reason = Explanation::new("sandbox.broken", "its machine file cannot be read")
+                        .with(error.to_string());
+                    return seen(ObservedState::Failed { reason }, BTreeSet::new());
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    let reason = Explanation::new("sandbox.incomplete", "making it was interrupted");
+                    return seen(ObservedState::Failed { reason }, BTreeSet::new());
+                }
+                Err(source) => return Err(failed("read", &folder.machine_file(), source)),
+            };
         let state = if let Ok(how) = std::fs::read_to_string(folder.finished()) {
             let reason = Explanation::new("agent.finished", "its agent has done its work").with(how);
             ObservedState::Exited { reason }

@@ -46,7 +46,9 @@ impl Remains {
         self.groups.remove(self.runner)?;
         for folder in [&self.run, self.folder.dir()] {
             match std::fs::remove_dir_all(folder) {
-                Err(source) if source.kind() != ErrorKind::NotFound => return Err(failed("remove", folder, source)),
+                Err(source) if source.kind() != ErrorKind::NotFound => {
+                    return Err(failed("remove", folder, source));
+                }
                 _ => {}
             }
         }
@@ -73,7 +75,9 @@ impl Remains {
                 self.groups.kill_all(self.runner)?;
                 let state = self.runc_state.join(&id);
                 match std::fs::remove_dir_all(&state) {
-                    Err(source) if source.kind() != ErrorKind::NotFound => return Err(failed("remove", &state, source)),
+                    Err(source) if source.kind() != ErrorKind::NotFound => {
+                        return Err(failed("remove", &state, source));
+                    }
                     _ => {}
                 }
             }
@@ -101,7 +105,10 @@ impl Remains {
                 return Ok(());
             }
             if begin.elapsed() > GONE {
-                return Err(Error::Left { runner: self.runner.to_string(), left: format!("process {found:?}") });
+                return Err(Error::Left {
+                    runner: self.runner.to_string(),
+                    left: format!("process {found:?}"),
+                });
             }
             for process in found {
                 let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
@@ -112,7 +119,9 @@ impl Remains {
 
     /// The first thing that is still there.
     fn left(&self) -> Option<String> {
-        let mount = mounts_below(&[&self.run, self.folder.dir()]).pop().map(|path| format!("mount {}", path.display()));
+        let mount = mounts_below(&[&self.run, self.folder.dir()])
+            .pop()
+            .map(|path| format!("mount {}", path.display()));
         let group = || self.groups.left(self.runner).pop().map(|path| format!("group {}", path.display()));
         let process = || naming(self.folder.dir()).pop().map(|pid| format!("process {pid}"));
         let container = || self.container_ids().pop().map(|id| format!("container {id}"));

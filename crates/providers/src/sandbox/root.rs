@@ -7,17 +7,41 @@
 use crate::Error;
 use crate::sandbox::oci::Shown;
 use forgeyard_model::machine::{INSIDE_INIT, INSIDE_STATUS};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// Folders of a skeleton.
-const FOLDERS: [&str; 12] =
-    ["dev", "etc", "in", "out", "proc", "run", "sys/devices/system", "tmp", "usr", "var", "work", ".forgeyard/status"];
+const FOLDERS: [&str; 12] = [
+    "dev",
+    "etc",
+    "in",
+    "out",
+    "proc",
+    "run",
+    "sys/devices/system",
+    "tmp",
+    "usr",
+    "var",
+    "work",
+    ".forgeyard/status",
+];
 /// System folders of the host, shown if they are folders and repeated if they are links.
 const SYSTEM: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Parts of `/etc` that programs need to start and to trust; none holds a secret.
 const ETC: [&str; 12] = [
-    "alternatives", "ca-certificates.conf", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types",
-    "pki/ca-trust/extracted", "pki/tls/certs", "protocols", "services", "ssl/certs",
+    "alternatives",
+    "ca-certificates.conf",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "pki/ca-trust/extracted",
+    "pki/tls/certs",
+    "protocols",
+    "services",
+    "ssl/certs",
 ];
 /// OpenCL drivers; shown only to a machine that leased a device, so that a build cannot use one by accident.
 const OPENCL: &str = "OpenCL/vendors";
@@ -106,7 +130,8 @@ pub(crate) fn host(root: &Path, wanted: &Wanted<'_>) -> Result<Vec<Shown>, Error
 /// Adds to a tree what a machine needs, and says what is to be shown in it.
 pub(crate) fn tree(root: &Path, wanted: &Wanted<'_>) -> Result<Vec<Shown>, Error> {
     // A link in the tree would be followed on the host, by us, as root.
-    let paths = FOLDERS.iter().map(Path::new).chain(SYS.iter().map(|path| Path::new(path.trim_start_matches('/'))));
+    let paths =
+        FOLDERS.iter().map(Path::new).chain(SYS.iter().map(|path| Path::new(path.trim_start_matches('/'))));
     for path in paths.flat_map(Path::ancestors) {
         let path = root.join(path);
         if path.symlink_metadata().is_ok_and(|meta| !meta.is_dir()) {
@@ -131,6 +156,10 @@ fn frame(root: &Path, wanted: &Wanted<'_>) -> Result<(), Error> {
     for name in FOLDERS {
         folder(&root.join(name))?;
     }
+    // The runtime gives its own memory file system the mode of the folder below it.
+    let run = root.join("run");
+    std::fs::set_permissions(&run, Permissions::from_mode(0o1777))
+        .map_err(|source| failed("open up", &run, source))?;
     file(&below(root, Path::new(INSIDE_INIT)), None)?;
     folder(&below(root, Path::new(INSIDE_STATUS)))?;
     link(Path::new("/tmp"), &root.join("var/tmp"))?;
@@ -221,9 +250,17 @@ mod tests {
         let text = |path: &Path| path.display().to_string();
         let ours = [state.as_path()];
         let bad = [
-            "/".to_owned(), "/root".to_owned(), "/home".to_owned(), "/etc".to_owned(), "/proc/self".to_owned(),
-            "relative".to_owned(), "/does/not/exist".to_owned(), "/usr/../root".to_owned(),
-            text(&state), text(&state.join("x")), text(&dir.path().join("link")),
+            "/".to_owned(),
+            "/root".to_owned(),
+            "/home".to_owned(),
+            "/etc".to_owned(),
+            "/proc/self".to_owned(),
+            "relative".to_owned(),
+            "/does/not/exist".to_owned(),
+            "/usr/../root".to_owned(),
+            text(&state),
+            text(&state.join("x")),
+            text(&dir.path().join("link")),
         ];
         for path in bad {
             let error = check_allowed(std::slice::from_ref(&path), &ours).unwrap_err();

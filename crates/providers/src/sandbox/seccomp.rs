@@ -6,13 +6,60 @@ use serde_json::{Value, json};
 
 /// Refused with "operation not permitted".
 const REFUSED: &[&str] = &[
-    "acct", "add_key", "adjtimex", "bpf", "clock_adjtime", "clock_adjtime64", "clock_settime", "clock_settime64",
-    "create_module", "delete_module", "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick",
-    "get_kernel_syms", "init_module", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl",
-    "lookup_dcookie", "mount", "mount_setattr", "move_mount", "move_pages", "nfsservctl", "open_by_handle_at",
-    "open_tree", "perf_event_open", "pivot_root", "process_madvise", "query_module", "quotactl", "quotactl_fd",
-    "reboot", "request_key", "setdomainname", "sethostname", "setns", "settimeofday", "stime", "swapoff", "swapon",
-    "sysfs", "syslog", "umount", "umount2", "userfaultfd", "uselib", "vhangup",
+    "acct",
+    "add_key",
+    "adjtimex",
+    "bpf",
+    "clock_adjtime",
+    "clock_adjtime64",
+    "clock_settime",
+    "clock_settime64",
+    "create_module",
+    "delete_module",
+    "fanotify_init",
+    "finit_module",
+    "fsconfig",
+    "fsmount",
+    "fsopen",
+    "fspick",
+    "get_kernel_syms",
+    "init_module",
+    "ioperm",
+    "iopl",
+    "kcmp",
+    "kexec_file_load",
+    "kexec_load",
+    "keyctl",
+    "lookup_dcookie",
+    "mount",
+    "mount_setattr",
+    "move_mount",
+    "move_pages",
+    "nfsservctl",
+    "open_by_handle_at",
+    "open_tree",
+    "perf_event_open",
+    "pivot_root",
+    "process_madvise",
+    "query_module",
+    "quotactl",
+    "quotactl_fd",
+    "reboot",
+    "request_key",
+    "setdomainname",
+    "sethostname",
+    "setns",
+    "settimeofday",
+    "stime",
+    "swapoff",
+    "swapon",
+    "sysfs",
+    "syslog",
+    "umount",
+    "umount2",
+    "userfaultfd",
+    "uselib",
+    "vhangup",
 ];
 
 /// Refused with "not implemented", so that programs fall back to other ways.
@@ -43,7 +90,8 @@ mod tests {
 
     #[test]
     fn dangerous_calls_are_on_the_list_and_each_is_there_once() {
-        for call in ["mount", "bpf", "keyctl", "kexec_load", "init_module", "perf_event_open", "userfaultfd"] {
+        for call in ["mount", "bpf", "keyctl", "kexec_load", "init_module", "perf_event_open", "userfaultfd"]
+        {
             assert!(REFUSED.contains(&call), "{call}");
         }
         let unique: std::collections::BTreeSet<_> = REFUSED.iter().chain(ABSENT).collect();
