@@ -1,5 +1,6 @@
 //! Artifacts: records of immutable bytes. Trust is on the record, never on the bytes.
 
+use crate::package::PackageFacts;
 use crate::{ArtifactId, AttemptId, Digest, JobId, Lane, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,9 @@ pub struct Artifact {
     pub attempt: Option<AttemptId>,
     /// Lane of the event that it came from.
     pub lane: Lane,
+    /// What the farm read from it, when it is a package and was inspected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<Box<PackageFacts>>,
     /// When its bytes were durable.
     pub stored_at: Timestamp,
     /// Row version.

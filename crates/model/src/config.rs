@@ -1,9 +1,9 @@
 //! What a farm is made of, as data. The engine decides under exactly one configuration, named by its digest.
 
-use crate::Digest;
 use crate::access::Access;
 use crate::name::{ChannelName, FlavorName, ForgeName, ImageName, PoolName};
 use crate::resources::{Flavor, Image, Pool};
+use crate::Digest;
 use serde::{Deserialize, Serialize};
 
 /// A repository that the farm works for.

@@ -61,9 +61,7 @@ pub fn runner(state: &RunnerState, limit: Duration) -> Option<Duration> {
         RunnerState::Requested => seconds(2 * MINUTE),
         RunnerState::Creating | RunnerState::Booting => seconds(5 * MINUTE),
         RunnerState::Ready | RunnerState::Registered => seconds(15 * MINUTE),
-        RunnerState::Busy => {
-            Some(limit.saturating_add(GRACE).saturating_add(Duration::from_secs(20 * MINUTE)))
-        }
+        RunnerState::Busy => Some(limit.saturating_add(GRACE).saturating_add(Duration::from_secs(20 * MINUTE))),
         RunnerState::Draining => seconds(30 * SECOND),
         RunnerState::Deleting | RunnerState::Failed { .. } => seconds(5 * MINUTE),
         RunnerState::Kept { .. } => seconds(2 * DAY),

@@ -64,8 +64,9 @@ impl std::fmt::Debug for Digest {
 impl std::str::FromStr for Digest {
     type Err = DigestError;
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        let body =
-            text.strip_prefix("sha256:").ok_or_else(|| DigestError(text.chars().take(80).collect()))?;
+        let body = text
+            .strip_prefix("sha256:")
+            .ok_or_else(|| DigestError(text.chars().take(80).collect()))?;
         Self::from_hex(body)
     }
 }

@@ -1,11 +1,11 @@
 //! Effects: local things that the control plane does after a decision is durable. At least once, so each is
 //! idempotent by its id. Machines are not effects: they are desired state.
 
+use crate::plan::{PipelineFile, RenderedPlan};
 use crate::artifact::Artifact;
 use crate::channel::ChannelEntry;
 use crate::environment::EnvironmentState;
 use crate::package::PackageFacts;
-use crate::plan::{PipelineFile, RenderedPlan};
 use crate::{ArtifactId, ChannelName, EffectId, EnvironmentId, Explanation, JobId, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -109,3 +109,4 @@ pub struct PendingEffect {
     /// Row version.
     pub generation: u64,
 }
+

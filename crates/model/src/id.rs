@@ -27,7 +27,10 @@ pub enum IdError {
 
 /// Writes 128 bits as 26 characters.
 fn encode(value: u128) -> String {
-    (0..26).rev().map(|place| char::from(ALPHABET[((value >> (place * 5)) & 31) as usize])).collect()
+    (0..26)
+        .rev()
+        .map(|place| char::from(ALPHABET[((value >> (place * 5)) & 31) as usize]))
+        .collect()
 }
 
 fn decode(text: &str) -> Option<u128> {

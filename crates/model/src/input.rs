@@ -106,6 +106,11 @@ pub enum Input {
         /// Last lines of its log.
         tail: Vec<crate::verdict::LogLine>,
     },
+    /// The control plane started and has loaded its state. Silence counts from here.
+    FarmStarted {
+        /// Epoch of this control plane.
+        epoch: u64,
+    },
     /// Time passed.
     Ticked,
     /// A person asks to stop a job.

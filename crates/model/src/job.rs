@@ -6,7 +6,7 @@ use crate::artifact::ArtifactKind;
 use crate::package::TestSelection;
 use crate::resources::{GpuRequest, Limit};
 use crate::verdict::{Outcome, Verdict};
-use crate::{AttemptId, Digest, Explanation, FlavorName, JobId, PipelineId, Timestamp};
+use crate::{ArtifactId, AttemptId, Digest, Explanation, FlavorName, JobId, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,9 +104,9 @@ impl JobState {
     /// The attempt at work, when there is one.
     pub const fn attempt(&self) -> Option<AttemptId> {
         match self {
-            JobState::Placed { attempt } | JobState::Starting { attempt } | JobState::Running { attempt } => {
-                Some(*attempt)
-            }
+            JobState::Placed { attempt }
+            | JobState::Starting { attempt }
+            | JobState::Running { attempt } => Some(*attempt),
             _ => None,
         }
     }
@@ -208,6 +208,9 @@ pub struct Subject {
 pub struct TestDetail {
     /// The output whose package is tested.
     pub output: String,
+    /// The package, once it exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<ArtifactId>,
     /// Which tests of the package, and why there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<TestSelection>,

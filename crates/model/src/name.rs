@@ -16,7 +16,9 @@ pub struct NameError {
 fn well_formed(text: &str) -> bool {
     let body = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
     let first = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    (1..=63).contains(&text.len()) && text.bytes().all(body) && text.bytes().next().is_some_and(first)
+    (1..=63).contains(&text.len())
+        && text.bytes().all(body)
+        && text.bytes().next().is_some_and(first)
 }
 
 macro_rules! names {

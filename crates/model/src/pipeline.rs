@@ -2,8 +2,10 @@
 
 use crate::forge::ForgeEvent;
 use crate::plan::PipelineFile;
-use crate::{ArtifactId, ChannelName, Digest, EnvironmentId, Explanation, Lane, PipelineId, Timestamp};
+use crate::resources::Isolation;
+use crate::{ArtifactId, ChannelName, Digest, EnvironmentId, Explanation, JobId, Lane, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Where a pipeline is in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +77,8 @@ pub struct Pipeline {
     pub event: ForgeEvent,
     /// How far the event is trusted.
     pub lane: Lane,
+    /// Least isolation that its work needs.
+    pub isolation: Isolation,
     /// Rules that allowed it.
     pub allowed_by: Vec<String>,
     /// The repository's pipeline file, once read.
@@ -83,6 +87,9 @@ pub struct Pipeline {
     /// The source, once fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceRecord>,
+    /// The build job of each output of the recipe, once planned.
+    #[serde(default)]
+    pub outputs: BTreeMap<String, JobId>,
     /// Where it is in its life.
     #[serde(flatten)]
     pub state: PipelineState,

@@ -1,7 +1,7 @@
 //! Plans: what the recipe renders to, and what the repository's own pipeline file asks for.
 
-use crate::ChannelName;
 use crate::package::GpuNeed;
+use crate::ChannelName;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 

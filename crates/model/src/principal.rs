@@ -52,7 +52,8 @@ pub enum PrincipalKind {
     },
     /// A person at a forge.
     Person {
-        /// Numeric id at the forge.
+        /// Numeric id at the forge. Spelled `person`, because `id` is the principal's own.
+        #[serde(rename = "person")]
         id: u64,
     },
     /// A site.

@@ -1,7 +1,7 @@
 //! What machines offer and jobs ask for: limits, flavors, images, pools, GPU requests.
 
-use crate::Digest;
 use crate::name::{FlavorName, ImageName, PoolName, ProviderName};
+use crate::Digest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

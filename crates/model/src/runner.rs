@@ -7,7 +7,7 @@
 //! live state; `Kept` for an autopsy.
 
 use crate::name::{FlavorName, ImageName, PoolName, ProviderName};
-use crate::resources::Limit;
+use crate::resources::{Flavor, Image, Limit};
 use crate::{AttemptId, Explanation, RunnerId, SiteId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -134,6 +134,10 @@ pub struct Runner {
     pub flavor: FlavorName,
     /// What it boots.
     pub image: ImageName,
+    /// Its shape as it was when the machine was asked for: a later configuration must not change a living machine.
+    pub shape: Flavor,
+    /// Its image as it was then.
+    pub boots: Image,
     /// The attempt that it is reserved for.
     pub attempt: AttemptId,
     /// What the farm intends.
@@ -141,6 +145,13 @@ pub struct Runner {
     pub state: RunnerState,
     /// When it was asked for.
     pub requested_at: Timestamp,
+    /// When the site first reported it. Before that its absence means nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_at: Option<Timestamp>,
+    /// Generation of the site's desired set from which it is no longer wanted; 0 = wanted. An older report that
+    /// does not list it proves nothing.
+    #[serde(default)]
+    pub unwanted_from: u64,
     /// When its agent first called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,

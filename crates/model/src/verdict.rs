@@ -3,8 +3,8 @@
 //! Exit facts come first, then text. Text gives a failure's class; only comparison gives blame. A verdict abstains
 //! (`class = None`) when it does not know.
 
-use crate::Timestamp;
 use crate::resources::{DeviceKind, Limit};
+use crate::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
