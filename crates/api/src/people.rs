@@ -162,3 +162,55 @@ pub struct EnvironmentResult {
     /// Ready or failed.
     pub state: forgeyard_model::environment::EnvironmentState,
 }
+
+/// Request to run an ended job again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RerunRequest {
+    /// Refuse anything but a test on its kept artifact.
+    #[serde(default)]
+    pub test_only: bool,
+}
+
+/// A request that needs a reason.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReasonRequest {
+    /// Why, for the audit trail.
+    pub reason: String,
+}
+
+/// Request to stop or resume giving work to a site.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DrainRequest {
+    /// Stop (`true`) or resume.
+    pub drain: bool,
+}
+
+/// A question to the gate.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AccessQuestion {
+    /// Numeric id of the repository.
+    pub repository: u64,
+    /// Numeric id of the person.
+    pub person: u64,
+    /// Class of the event.
+    pub event: forgeyard_model::access::EventClass,
+    /// Pool or resource.
+    pub resource: String,
+}
+
+/// Answer of the gate.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AccessAnswer {
+    /// What it decides, with evidence.
+    #[serde(flatten)]
+    pub decision: forgeyard_model::access::Decision,
+}
+
+/// The farm's public key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PublicKey {
+    /// Id of the key, as in statements.
+    pub key_id: String,
+    /// The key, PEM.
+    pub pem: String,
+}

@@ -1,1 +1,3 @@
+//! The control plane: HTTP, reconcilers, effect executor, auth, console, conda channel.
 
+pub mod console;

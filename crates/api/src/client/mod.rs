@@ -3,6 +3,9 @@
 pub mod agent;
 pub mod backoff;
 pub mod http;
+pub mod people;
+pub mod site;
 
 pub use backoff::Backoff;
 pub use http::{ClientError, HttpOptions};
+pub use people::Client;

@@ -1,0 +1,138 @@
+//! Addresses of pages and actions, in one place, so that a link and its route cannot drift apart unseen.
+
+use forgeyard_model::{
+    ArtifactId, ChannelName, DeviceId, EnvironmentId, JobId, LeaseId, PipelineId, RunnerId, SiteId,
+};
+
+/// The list of pipelines; also the front page.
+pub const PIPELINES: &str = "/pipelines";
+/// All devices.
+pub const DEVICES: &str = "/devices";
+/// All sites.
+pub const SITES: &str = "/sites";
+/// All artifacts.
+pub const ARTIFACTS: &str = "/artifacts";
+/// All channels.
+pub const CHANNELS: &str = "/channels";
+/// All environments.
+pub const ENVIRONMENTS: &str = "/environments";
+/// The access explainer.
+pub const ACCESS: &str = "/access";
+/// Webhook deliveries.
+pub const DELIVERIES: &str = "/deliveries";
+/// The audit trail.
+pub const AUDIT: &str = "/audit";
+/// The public status page.
+pub const STATUS: &str = "/status";
+/// Sign in.
+pub const LOGIN: &str = "/login";
+/// Sign out (POST).
+pub const LOGOUT: &str = "/logout";
+
+/// A pipeline.
+pub fn pipeline(id: PipelineId) -> String {
+    format!("{PIPELINES}/{id}")
+}
+
+/// The live part of a pipeline's page.
+pub fn pipeline_fragment(id: PipelineId) -> String {
+    format!("{PIPELINES}/{id}?fragment=chain")
+}
+
+/// Server-sent events of a pipeline.
+pub fn live(id: PipelineId) -> String {
+    format!("/api/v1/live?pipeline={id}")
+}
+
+/// A job.
+pub fn job(id: JobId) -> String {
+    format!("/jobs/{id}")
+}
+
+/// The live part of a job's page.
+pub fn job_fragment(id: JobId) -> String {
+    format!("/jobs/{id}?fragment=state")
+}
+
+/// Pieces of a job's log: `?offset=BYTES`, and `&end=BYTES` to stop before a known place.
+pub fn job_log(id: JobId) -> String {
+    format!("/api/v1/jobs/{id}/log")
+}
+
+/// Run a job again (POST). A test runs on its kept artifact.
+pub fn job_rerun(id: JobId) -> String {
+    format!("/jobs/{id}/rerun")
+}
+
+/// Stop a job (POST).
+pub fn job_cancel(id: JobId) -> String {
+    format!("/jobs/{id}/cancel")
+}
+
+/// Lift a quarantine (POST).
+pub fn device_clear(id: DeviceId) -> String {
+    format!("{DEVICES}/{id}/clear")
+}
+
+/// Take a device out (POST, field `reason`).
+pub fn device_quarantine(id: DeviceId) -> String {
+    format!("{DEVICES}/{id}/quarantine")
+}
+
+/// Declare the host of a lease lost (POST).
+pub fn lease_write_off(id: LeaseId) -> String {
+    format!("/leases/{id}/write-off")
+}
+
+/// Leave a machine standing for an autopsy (POST, field `reason`).
+pub fn runner_keep(id: RunnerId) -> String {
+    format!("/runners/{id}/keep")
+}
+
+/// Stop giving work to a site (POST, field `drain` = `true` or `false`).
+pub fn site_drain(id: SiteId) -> String {
+    format!("{SITES}/{id}/drain")
+}
+
+/// An artifact.
+pub fn artifact(id: ArtifactId) -> String {
+    format!("{ARTIFACTS}/{id}")
+}
+
+/// Bytes of an artifact.
+pub fn artifact_bytes(id: ArtifactId) -> String {
+    format!("/api/v1/artifacts/{id}/bytes")
+}
+
+/// A channel.
+pub fn channel(name: &ChannelName) -> String {
+    format!("{CHANNELS}/{name}")
+}
+
+/// The root of a channel as conda clients see it, below the farm's own address.
+pub fn channel_root(name: &ChannelName) -> String {
+    format!("/channel/{name}")
+}
+
+/// An environment.
+pub fn environment(id: EnvironmentId) -> String {
+    format!("{ENVIRONMENTS}/{id}")
+}
+
+/// The audit trail of one thing.
+pub fn audit_of(subject: &str) -> String {
+    format!("{AUDIT}?subject={}", query(subject))
+}
+
+/// A text as part of a query string: all but unreserved characters are percent-encoded.
+pub fn query(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}

@@ -1,0 +1,81 @@
+//! Reading rows: everything that the core needs after a restart, single rows, pages of older ones.
+
+use crate::Error;
+use crate::aggregate::{self, TABLES};
+use crate::epoch;
+use crate::ledger::journal;
+use crate::link::{Arg, Link};
+use crate::store::Snapshot;
+use forgeyard_model::Timestamp;
+use forgeyard_model::commit::Row;
+
+const LOAD: &str = "load the farm";
+const READ: &str = "read rows";
+
+/// Pipelines that are loaded: those that have not ended or ended lately, and those to which something live belongs.
+const PIPELINES: &str = "select key from pipeline where ended_at is null or ended_at >= $1 \
+    union select pipeline from job where ended_at is null \
+    union select pipeline from attempt where ended_at is null \
+    union select pipeline from environment where ended_at is null \
+    union select attempt.pipeline from attempt \
+          join runner on runner.attempt = attempt.key where runner.ended_at is null \
+    union select attempt.pipeline from attempt \
+          join lease on lease.attempt = attempt.key where lease.ended_at is null \
+    union select pipeline from effect where ended_at is null and pipeline is not null \
+    union select job.pipeline from job join effect on effect.job = job.key where effect.ended_at is null \
+    union select environment.pipeline from environment \
+          join effect on effect.environment = environment.key where effect.ended_at is null";
+
+/// Everything that the core needs after a restart.
+pub(crate) async fn load(link: &mut Link, keep_since: Timestamp) -> Result<Snapshot, Error> {
+    let since = keep_since.as_micros();
+    let epoch = epoch::current(link).await?;
+    let (last_seq, last_at) = journal::last(link).await?;
+    let found = link.fetch(LOAD, PIPELINES.to_owned(), vec![Arg::Int(since)]).await?;
+    let pipelines = found.iter().map(|row| row.text(0)).collect::<Result<Vec<_>, _>>()?;
+    let set = link.dialect().texts("$2");
+    let mut rows = Vec::new();
+    for table in TABLES {
+        let wanted = table.wanted.replace("{since}", "$1").replace("{pipelines}", &set);
+        // Every statement uses both arguments, because PostgreSQL refuses arguments that are not used.
+        let sql = format!(
+            "select v, data from {} where ({wanted}) \
+             and cast($1 as bigint) is not null and cast($2 as text) is not null order by key",
+            table.kind
+        );
+        let found = link.fetch(LOAD, sql, vec![Arg::Int(since), Arg::json(&pipelines)?]).await?;
+        for row in &found {
+            rows.push(aggregate::decode(table.kind, row.int(0)?, &row.text(1)?)?);
+        }
+    }
+    Ok(Snapshot { rows, last_seq, last_at, epoch })
+}
+
+/// One row.
+pub(crate) async fn row(link: &mut Link, kind: &str, key: &str) -> Result<Option<Row>, Error> {
+    let (_, table) = aggregate::table(kind)?;
+    let sql = format!("select v, data from {} where key = $1", table.kind);
+    let found = link.fetch(READ, sql, vec![Arg::Text(key.to_owned())]).await?;
+    found.first().map(|row| aggregate::decode(kind, row.int(0)?, &row.text(1)?)).transpose()
+}
+
+/// A page of rows, keys descending.
+pub(crate) async fn list(
+    link: &mut Link,
+    kind: &str,
+    before_key: Option<&str>,
+    limit: u32,
+) -> Result<Vec<Row>, Error> {
+    let (_, table) = aggregate::table(kind)?;
+    let mut args = vec![Arg::Int(limit.into())];
+    let condition = match before_key {
+        None => "",
+        Some(key) => {
+            args.push(Arg::Text(key.to_owned()));
+            "where key < $2"
+        }
+    };
+    let sql = format!("select v, data from {} {condition} order by key desc limit $1", table.kind);
+    let found = link.fetch(READ, sql, args).await?;
+    found.iter().map(|row| aggregate::decode(kind, row.int(0)?, &row.text(1)?)).collect()
+}

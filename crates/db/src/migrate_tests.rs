@@ -1,0 +1,150 @@
+//! Tests of the migrations, on both databases.
+
+use super::*;
+use crate::dialect::Dialect;
+use crate::test_pools::{TestPools, both};
+
+/// The schema as text, without what differs from run to run.
+async fn schema(pools: &Pools) -> String {
+    let queries: &[&str] = match pools.dialect() {
+        Dialect::Sqlite => &["select sql from sqlite_schema where sql is not null order by type, name"],
+        Dialect::Postgres => &[
+            "select table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' ' \
+             || coalesce(collation_name, '') from information_schema.columns \
+             where table_schema = current_schema() order by table_name, ordinal_position",
+            "select replace(indexdef, current_schema() || '.', '') from pg_indexes \
+             where schemaname = current_schema() order by indexname",
+            "select conrelid::regclass::text || ': ' || conname || ' ' || pg_get_constraintdef(oid) \
+             from pg_constraint where connamespace = current_schema()::regnamespace \
+             order by conrelid::regclass::text, conname",
+            "select replace(pg_get_triggerdef(t.oid), current_schema() || '.', '') from pg_trigger t \
+             join pg_class c on c.oid = t.tgrelid \
+             where c.relnamespace = current_schema()::regnamespace and not t.tgisinternal \
+             order by c.relname, t.tgname",
+        ],
+    };
+    let mut link = pools.read("test").await.unwrap();
+    let mut lines = Vec::new();
+    for sql in queries {
+        for row in link.fetch("test", (*sql).to_owned(), Vec::new()).await.unwrap() {
+            lines.push(row.text(0).unwrap());
+        }
+    }
+    lines.join("\n")
+}
+
+#[tokio::test]
+async fn steps_one_by_one_give_the_pinned_schema() {
+    for TestPools { pools, .. } in both().await {
+        for last in 1..=MIGRATIONS.len() {
+            migrate_with(&pools, &MIGRATIONS[..last]).await.unwrap();
+        }
+        let stepwise = schema(&pools).await;
+        // Once more changes nothing.
+        migrate(&pools).await.unwrap();
+        assert_eq!(schema(&pools).await, stepwise);
+        let name = match pools.dialect() {
+            Dialect::Sqlite => "schema_sqlite",
+            Dialect::Postgres => "schema_postgres",
+        };
+        insta::with_settings!({omit_expression => true}, { insta::assert_snapshot!(name, stepwise) });
+    }
+    for TestPools { pools, .. } in both().await {
+        migrate(&pools).await.unwrap();
+        let at_once = schema(&pools).await;
+        let name = match pools.dialect() {
+            Dialect::Sqlite => "schema_sqlite",
+            Dialect::Postgres => "schema_postgres",
+        };
+        insta::with_settings!({omit_expression => true}, { insta::assert_snapshot!(name, at_once) });
+    }
+}
+
+#[tokio::test]
+async fn newer_database_is_refused_with_both_versions() {
+    for TestPools { pools, .. } in both().await {
+        migrate(&pools).await.unwrap();
+        let error = migrate_with(&pools, &MIGRATIONS[..10]).await.unwrap_err();
+        assert!(matches!(error, Error::Newer { found: 14, known: 10 }), "{error:?}");
+        assert!(error.to_string().contains("newer program"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn step_that_was_edited_after_it_was_applied_is_noticed() {
+    for TestPools { pools, .. } in both().await {
+        migrate(&pools).await.unwrap();
+        let mut steps = MIGRATIONS.to_vec();
+        steps[3].sqlite = "select 1";
+        steps[3].postgres = "select 1";
+        let error = migrate_with(&pools, &steps).await.unwrap_err();
+        assert!(error.to_string().contains("0004_pipelines_have_jobs"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn step_that_fails_leaves_the_version_before() {
+    for TestPools { pools, .. } in both().await {
+        migrate(&pools).await.unwrap();
+        let before = schema(&pools).await;
+        let text = "create table half (key text); select nothing from nowhere";
+        let bad = Migration { number: 15, name: "0015_bad", sqlite: text, postgres: text };
+        let steps: Vec<Migration> = MIGRATIONS.iter().copied().chain([bad]).collect();
+        migrate_with(&pools, &steps).await.unwrap_err();
+        assert_eq!(schema(&pools).await, before);
+        migrate(&pools).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn replicas_that_start_together_migrate_once() {
+    for TestPools { pools, .. } in both().await {
+        let (one, two, three) = tokio::join!(migrate(&pools), migrate(&pools), migrate(&pools));
+        one.and(two).and(three).unwrap();
+    }
+}
+
+#[test]
+fn steps_are_numbered_as_named() {
+    for (place, step) in MIGRATIONS.iter().enumerate() {
+        assert_eq!(usize::try_from(step.number).unwrap(), place + 1);
+        assert!(step.name.starts_with(&format!("{:04}_", step.number)), "{}", step.name);
+    }
+}
+
+#[tokio::test]
+async fn the_past_cannot_be_changed_even_by_hand() {
+    for TestPools { pools, .. } in both().await {
+        migrate(&pools).await.unwrap();
+        let mut link = pools.write("test").await.unwrap();
+        let rows = "insert into journal (seq, at, config, v, data) values (1, 1, '', 1, ''); \
+                    insert into event (seq, place, id, at, subject, v, data) values (1, 0, 'e', 1, '', 1, ''); \
+                    insert into usage (seq, place, at, v, data) values (1, 0, 1, 1, '')";
+        link.script("test", rows.to_owned()).await.unwrap();
+        link.commit("test").await.unwrap();
+        for table in ["journal", "event", "usage"] {
+            for sql in [format!("update {table} set at = 0"), format!("delete from {table}")] {
+                let mut link = pools.write("test").await.unwrap();
+                match link.script("test", sql).await.unwrap_err() {
+                    Error::Constraint { name } => assert_eq!(name, format!("{table}_append_only")),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn row_of_an_unknown_data_version_is_reported_not_guessed() {
+    for TestPools { pools, .. } in both().await {
+        migrate(&pools).await.unwrap();
+        let mut link = pools.write("test").await.unwrap();
+        let sql = "insert into channel (key, generation, v, data, updated_at) values ('new', 1, 2, '{}', 0); \
+                   insert into channel (key, generation, v, data, updated_at) values ('odd', 1, 1, '{}', 0)";
+        link.script("test", sql.to_owned()).await.unwrap();
+        let error = crate::load::row(&mut link, "channel", "new").await.unwrap_err();
+        assert!(error.to_string().contains("data version 2"), "{error}");
+        let error = crate::load::row(&mut link, "channel", "odd").await.unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+    }
+}

@@ -1,0 +1,485 @@
+//! The twin: the store in memory, for simulations and for tests of other crates.
+//!
+//! It is not durable and never reported as the real thing. It keeps the same constraints, by the same tables of
+//! constraints that the SQL is built from, and is held to the same conformance suite. Everything inside is synchronous
+//! and deterministic; the clock of the "database" stands still until [`Twin::set_time`] moves it.
+//!
+//! A clone is another handle on the same data, so that a simulation can drop the core, open a new one on a clone, and
+//! thereby play a crash.
+
+use crate::aggregate::{self, TABLES};
+use crate::error::Error;
+use crate::log;
+use crate::store::{Batch, EventQuery, LogAppend, LogChunk, LogState, Snapshot, Store};
+use crate::write::{JOURNAL_GAPLESS, Plan, first_seq, printable};
+use async_trait::async_trait;
+use bytes::Bytes;
+use forgeyard_model::commit::{EventRecord, Row, UsageFact};
+use forgeyard_model::effect::Effect;
+use forgeyard_model::input::JournalEntry;
+use forgeyard_model::{AttemptId, EventId, Timestamp};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Something that goes wrong with a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It does not answer until [`Twin::repair`].
+    Gone,
+    /// It has no space left until [`Twin::repair`]: reads work, commits do not.
+    Full,
+    /// The next commit is stored, and its answer is lost.
+    AnswerLost,
+    /// The next commit is lost, and so is the answer.
+    CommitLost,
+}
+
+/// The store in memory.
+#[derive(Clone, Default)]
+pub struct Twin {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    fault: Option<Fault>,
+    now: Timestamp,
+    epoch: u64,
+    holder: String,
+    expires_at: Timestamp,
+    /// Rows by table, in the order of [`TABLES`].
+    rows: Vec<BTreeMap<String, Row>>,
+    /// Who has what only one may have: by constraint and value, the table and key of the owner.
+    claims: HashMap<(&'static str, String), (usize, String)>,
+    /// Largest fence of each job.
+    fences: HashMap<String, u32>,
+    journal: Vec<JournalEntry>,
+    events: Vec<EventRecord>,
+    event_places: HashMap<EventId, usize>,
+    usage: Vec<UsageFact>,
+    bodies: HashMap<String, Bytes>,
+    logs: HashMap<AttemptId, (LogState, Vec<LogChunk>)>,
+    settings: BTreeMap<String, String>,
+}
+
+impl Twin {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the clock of the database.
+    pub fn set_time(&self, now: Timestamp) {
+        self.lock().now = now;
+    }
+
+    /// Lets something go wrong.
+    pub fn inject(&self, fault: Fault) {
+        self.lock().fault = Some(fault);
+    }
+
+    /// Ends what went wrong.
+    pub fn repair(&self) {
+        self.lock().fault = None;
+    }
+
+    /// [`Store::commit`], without waiting.
+    pub fn commit_now(&self, batch: &Batch) -> Result<(), Error> {
+        let mut state = self.lock();
+        let fault = state.fault;
+        match fault {
+            Some(Fault::Gone) => return Err(gone("commit a batch")),
+            Some(Fault::Full) => {
+                return Err(Error::NoSpace { operation: "commit a batch", reason: "simulated".to_owned() });
+            }
+            Some(Fault::CommitLost) => {
+                state.fault = None;
+                return Err(gone("commit a batch"));
+            }
+            Some(Fault::AnswerLost) => state.fault = None,
+            None => {}
+        }
+        state.commit(batch)?;
+        if fault == Some(Fault::AnswerLost) { Err(gone("commit a batch")) } else { Ok(()) }
+    }
+
+    /// [`Store::load`], without waiting.
+    pub fn load_now(&self, keep_since: Timestamp) -> Result<Snapshot, Error> {
+        Ok(self.open("load the farm")?.load(keep_since))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here leaves the state half changed, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, operation: &'static str) -> Result<MutexGuard<'_, State>, Error> {
+        let state = self.lock();
+        if state.fault == Some(Fault::Gone) { Err(gone(operation)) } else { Ok(state) }
+    }
+}
+
+fn gone(operation: &'static str) -> Error {
+    Error::Unavailable { operation, reason: "simulated".to_owned() }
+}
+
+fn constraint(name: &str) -> Error {
+    Error::Constraint { name: name.to_owned() }
+}
+
+impl State {
+    fn table(&self, number: usize) -> Option<&BTreeMap<String, Row>> {
+        self.rows.get(number)
+    }
+
+    fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Row> {
+        aggregate::table(kind)
+            .ok()
+            .and_then(|(number, _)| self.table(number))
+            .into_iter()
+            .flat_map(BTreeMap::values)
+    }
+
+    /// Looks at everything first and changes something only when nothing is wrong.
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        let plan = Plan::of(batch)?;
+        let first = first_seq(batch)?;
+        if batch.epoch != self.epoch {
+            return Err(Error::Superseded { epoch: batch.epoch, current: self.epoch });
+        }
+        self.check_past(batch, first)?;
+        self.check_generations(&plan)?;
+        let fences = self.check_fences(&plan)?;
+        let (released, claimed) = self.check_claims(&plan)?;
+        for (name, kind, key) in plan.outside_references() {
+            let (number, _) = aggregate::table(kind)?;
+            if !self.table(number).is_some_and(|rows| rows.contains_key(&key)) {
+                return Err(constraint(name));
+            }
+        }
+        self.check_bodies(batch, &plan)?;
+
+        self.rows.resize(TABLES.len(), BTreeMap::new());
+        for (table, writes) in plan.tables {
+            let (number, _) = aggregate::table(table.kind)?;
+            if let Some(rows) = self.rows.get_mut(number) {
+                rows.extend(writes.into_iter().map(|write| (write.key, write.row.clone())));
+            }
+        }
+        for claim in released {
+            self.claims.remove(&claim);
+        }
+        self.claims.extend(claimed);
+        self.fences.extend(fences);
+        for commit in &batch.commits {
+            self.journal.push(commit.journal.clone());
+            for event in &commit.events {
+                self.event_places.insert(event.id, self.events.len());
+                self.events.push(event.clone());
+            }
+            self.usage.extend(commit.usage.iter().cloned());
+        }
+        for (guid, body) in &batch.bodies {
+            self.bodies.entry(guid.clone()).or_insert_with(|| body.clone());
+        }
+        Ok(())
+    }
+
+    fn check_past(&self, batch: &Batch, first: Option<u64>) -> Result<(), Error> {
+        let last = self.journal.last().map_or(0, |entry| entry.seq);
+        match first {
+            Some(first) if first > last + 1 => return Err(constraint(JOURNAL_GAPLESS)),
+            Some(first) if first <= last => return Err(constraint("journal_seq_unique")),
+            _ => {}
+        }
+        let mut seen = HashSet::new();
+        for event in batch.commits.iter().flat_map(|commit| &commit.events) {
+            if !seen.insert(event.id) || self.event_places.contains_key(&event.id) {
+                return Err(constraint("event_id_unique"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_generations(&self, plan: &Plan<'_>) -> Result<(), Error> {
+        for (table, writes) in &plan.tables {
+            let (number, _) = aggregate::table(table.kind)?;
+            for write in writes {
+                let stored =
+                    self.table(number).and_then(|rows| rows.get(&write.key)).map_or(0, Row::generation);
+                if stored != write.expected {
+                    return Err(Error::Conflict { kind: table.kind, key: write.key.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_fences(&self, plan: &Plan<'_>) -> Result<HashMap<String, u32>, Error> {
+        let mut fences: HashMap<String, u32> = HashMap::new();
+        for write in plan.tables.iter().flat_map(|(_, writes)| writes) {
+            if let Row::Attempt(attempt) = write.row
+                && write.expected == 0
+            {
+                let job = attempt.job.to_string();
+                let last = fences.get(&job).or_else(|| self.fences.get(&job)).copied().unwrap_or(0);
+                // An equal fence is left to the unique constraint, which has a name of its own.
+                if last > attempt.fence {
+                    return Err(constraint("attempt_fence_grows"));
+                }
+                fences.insert(job, attempt.fence);
+            }
+        }
+        Ok(fences)
+    }
+
+    #[expect(clippy::type_complexity, reason = "claims as the state keeps them")]
+    fn check_claims(
+        &self,
+        plan: &Plan<'_>,
+    ) -> Result<(HashSet<(&'static str, String)>, HashMap<(&'static str, String), (usize, String)>), Error>
+    {
+        let mut released = HashSet::new();
+        let mut claimed: HashMap<_, (usize, String)> = HashMap::new();
+        for (table, writes) in &plan.tables {
+            let (number, _) = aggregate::table(table.kind)?;
+            for write in writes {
+                if let Some(old) = self.table(number).and_then(|rows| rows.get(&write.key)) {
+                    released.extend(aggregate::claims(table, old));
+                }
+            }
+            for write in writes {
+                for claim in aggregate::claims(table, write.row) {
+                    let taken = self.claims.contains_key(&claim) && !released.contains(&claim);
+                    let name = claim.0;
+                    if taken || claimed.insert(claim, (number, write.key.clone())).is_some() {
+                        return Err(constraint(name));
+                    }
+                }
+            }
+        }
+        Ok((released, claimed))
+    }
+
+    fn check_bodies(&self, batch: &Batch, plan: &Plan<'_>) -> Result<(), Error> {
+        let (number, table) = aggregate::table("delivery")?;
+        for (guid, _) in &batch.bodies {
+            let stored = self.table(number).is_some_and(|rows| rows.contains_key(guid));
+            let written = plan
+                .tables
+                .iter()
+                .any(|(of, writes)| of.kind == table.kind && writes.iter().any(|write| write.key == *guid));
+            if !stored && !written {
+                return Err(constraint("delivery_body_delivery_exists"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a restart; the same rule as the SQL of `load`.
+    fn load(&self, since: Timestamp) -> Snapshot {
+        let lately = |row: &Row| aggregate::ended_at(row).is_none_or(|at| at >= since);
+        let open = |row: &Row| aggregate::ended_at(row).is_none();
+        let pipeline_of = |attempt: AttemptId| -> Option<String> {
+            let (number, _) = aggregate::table("attempt").ok()?;
+            match self.table(number)?.get(&attempt.to_string())? {
+                Row::Attempt(attempt) => Some(attempt.pipeline.to_string()),
+                _ => None,
+            }
+        };
+        let parent = |row: &Row| -> Option<String> {
+            match row {
+                Row::Pipeline(row) => Some(row.id.to_string()),
+                Row::Job(row) => Some(row.pipeline.to_string()),
+                Row::Attempt(row) => Some(row.pipeline.to_string()),
+                Row::Artifact(row) => Some(row.pipeline.to_string()),
+                Row::Environment(row) => Some(row.pipeline.to_string()),
+                Row::Runner(row) => pipeline_of(row.attempt),
+                Row::Lease(row) => pipeline_of(row.attempt),
+                Row::Effect(row) => match &row.effect {
+                    Effect::FetchSource { pipeline } | Effect::Promote { pipeline, .. } => {
+                        Some(pipeline.to_string())
+                    }
+                    Effect::ReadPlan { job, .. } | Effect::InspectPackage { job, .. } => {
+                        self.of_kind("job").find_map(|row| match row {
+                            Row::Job(row) if row.id == *job => Some(row.pipeline.to_string()),
+                            _ => None,
+                        })
+                    }
+                    Effect::MakeEnvironment { environment } => {
+                        self.of_kind("environment").find_map(|row| match row {
+                            Row::Environment(row) if row.id == *environment => Some(row.pipeline.to_string()),
+                            _ => None,
+                        })
+                    }
+                },
+                _ => None,
+            }
+        };
+        let mut pipelines: BTreeSet<String> =
+            self.of_kind("pipeline").filter(|row| lately(row)).map(Row::key).collect();
+        for kind in ["job", "attempt", "environment", "runner", "lease", "effect"] {
+            pipelines.extend(self.of_kind(kind).filter(|row| open(row)).filter_map(parent));
+        }
+        let mut newest: BTreeMap<String, String> = BTreeMap::new();
+        let mut started: BTreeSet<&str> = BTreeSet::new();
+        for row in self.rows.iter().flat_map(BTreeMap::values) {
+            match row {
+                Row::Environment(row) => {
+                    newest.insert(row.name.to_string(), row.id.to_string());
+                }
+                Row::Pipeline(row) if pipelines.contains(&row.id.to_string()) => {
+                    started.insert(&row.delivery);
+                }
+                _ => {}
+            }
+        }
+        let wanted = |row: &Row| match row {
+            Row::Site(_) | Row::Device(_) | Row::Channel(_) | Row::Token(_) => true,
+            Row::Delivery(delivery) => lately(row) || started.contains(delivery.guid.as_str()),
+            Row::Pipeline(_) | Row::Job(_) | Row::Attempt(_) | Row::Artifact(_) => {
+                parent(row).is_some_and(|key| pipelines.contains(&key))
+            }
+            Row::Environment(environment) => {
+                lately(row)
+                    || parent(row).is_some_and(|key| pipelines.contains(&key))
+                    || newest.get(environment.name.as_str()) == Some(&environment.id.to_string())
+            }
+            Row::Runner(_) | Row::Lease(_) | Row::Effect(_) => {
+                lately(row) || parent(row).is_some_and(|key| pipelines.contains(&key))
+            }
+        };
+        let rows = self.rows.iter().flat_map(BTreeMap::values).filter(|row| wanted(row)).cloned().collect();
+        let last = self.journal.last();
+        Snapshot {
+            rows,
+            last_seq: last.map_or(0, |entry| entry.seq),
+            last_at: last.map_or(Timestamp::default(), |entry| entry.at),
+            epoch: self.epoch,
+        }
+    }
+
+    fn fenced(&self, epoch: u64) -> Result<(), Error> {
+        if epoch == self.epoch { Ok(()) } else { Err(Error::Superseded { epoch, current: self.epoch }) }
+    }
+}
+
+fn count(limit: u32) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+#[async_trait]
+impl Store for Twin {
+    async fn load(&self, keep_since: Timestamp) -> Result<Snapshot, Error> {
+        self.load_now(keep_since)
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<(), Error> {
+        self.commit_now(batch)
+    }
+
+    async fn delivery_body(&self, guid: &str) -> Result<Option<Bytes>, Error> {
+        Ok(self.open("read a delivery")?.bodies.get(guid).cloned())
+    }
+
+    async fn events(&self, query: EventQuery) -> Result<Vec<EventRecord>, Error> {
+        let state = self.open("read events")?;
+        let end = match query.before {
+            None => state.events.len(),
+            Some(before) => state.event_places.get(&before).copied().unwrap_or(0),
+        };
+        let older = state.events.iter().take(end).rev();
+        let asked =
+            older.filter(|event| query.subject.as_ref().is_none_or(|subject| event.subject == *subject));
+        Ok(asked.take(count(query.limit)).cloned().collect())
+    }
+
+    async fn journal(&self, from_seq: u64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
+        let state = self.open("read the journal")?;
+        let from = state.journal.partition_point(|entry| entry.seq < from_seq);
+        Ok(state.journal.iter().skip(from).take(count(limit)).cloned().collect())
+    }
+
+    async fn usage(&self, since: Timestamp, until: Timestamp) -> Result<Vec<UsageFact>, Error> {
+        let state = self.open("read usage facts")?;
+        Ok(state.usage.iter().filter(|fact| since <= fact.at && fact.at < until).cloned().collect())
+    }
+
+    async fn row(&self, kind: &str, key: &str) -> Result<Option<Row>, Error> {
+        let (number, _) = aggregate::table(kind)?;
+        Ok(self.open("read a row")?.table(number).and_then(|rows| rows.get(key)).cloned())
+    }
+
+    async fn list(&self, kind: &str, before_key: Option<&str>, limit: u32) -> Result<Vec<Row>, Error> {
+        let (number, _) = aggregate::table(kind)?;
+        let state = self.open("list rows")?;
+        let rows = state.table(number).into_iter().flatten().rev();
+        let older = rows.filter(|(key, _)| before_key.is_none_or(|before| key.as_str() < before));
+        Ok(older.take(count(limit)).map(|(_, row)| row.clone()).collect())
+    }
+
+    async fn log_append(&self, attempt: AttemptId, chunk: LogChunk) -> Result<LogAppend, Error> {
+        let mut state = self.open("append to a log")?;
+        let (log, chunks) = state.logs.entry(attempt).or_default();
+        if chunk.len == 0 || chunk.offset != log.durable || log.complete {
+            return Ok(log::refusal(*log, &chunk));
+        }
+        log.durable += chunk.len;
+        chunks.push(chunk);
+        Ok(LogAppend::Appended)
+    }
+
+    async fn log_chunks(&self, attempt: AttemptId) -> Result<Vec<LogChunk>, Error> {
+        Ok(self.open("read a log")?.logs.get(&attempt).map(|(_, chunks)| chunks.clone()).unwrap_or_default())
+    }
+
+    async fn log_complete(&self, attempt: AttemptId) -> Result<(), Error> {
+        self.open("complete a log")?.logs.entry(attempt).or_default().0.complete = true;
+        Ok(())
+    }
+
+    async fn log_state(&self, attempt: AttemptId) -> Result<LogState, Error> {
+        Ok(self.open("read a log")?.logs.get(&attempt).map(|(state, _)| *state).unwrap_or_default())
+    }
+
+    async fn setting(&self, key: &str) -> Result<Option<String>, Error> {
+        Ok(self.open("read a setting")?.settings.get(key).cloned())
+    }
+
+    async fn set_setting(&self, key: &str, value: &str) -> Result<(), Error> {
+        printable("setting", key)?;
+        printable("setting", value)?;
+        self.open("write a setting")?.settings.insert(key.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    async fn take_epoch(&self, holder: &str, ttl: Duration) -> Result<u64, Error> {
+        let mut state = self.open("take the core's lease")?;
+        let remaining = state.expires_at.since(state.now);
+        if !remaining.is_zero() && state.holder != holder {
+            return Err(Error::Held { holder: state.holder.clone(), remaining });
+        }
+        state.epoch += 1;
+        state.holder = holder.to_owned();
+        state.expires_at = state.now.plus(ttl);
+        Ok(state.epoch)
+    }
+
+    async fn renew_epoch(&self, epoch: u64, ttl: Duration) -> Result<(), Error> {
+        let mut state = self.open("renew the core's lease")?;
+        state.fenced(epoch)?;
+        state.expires_at = state.now.plus(ttl);
+        Ok(())
+    }
+
+    async fn release_epoch(&self, epoch: u64) -> Result<(), Error> {
+        self.renew_epoch(epoch, Duration::ZERO).await
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        self.open("ask the database").map(|_| ())
+    }
+
+    async fn close(&self) {}
+}

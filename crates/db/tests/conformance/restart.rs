@@ -1,0 +1,172 @@
+//! What is there after a restart.
+
+use crate::support::{Backend, Farm, everything, next, sorted};
+use forgeyard_db::EventQuery;
+use forgeyard_model::attempt::{Attempt, AttemptState};
+use forgeyard_model::commit::Row;
+use forgeyard_model::delivery::DeliveryState;
+use forgeyard_model::effect::Effect;
+use forgeyard_model::environment::EnvironmentState;
+use forgeyard_model::job::{Job, JobState};
+use forgeyard_model::pipeline::{Pipeline, PipelineState};
+use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::verdict::Outcome;
+use forgeyard_model::{EffectId, Timestamp};
+use rstest::rstest;
+use std::collections::BTreeSet;
+
+#[rstest]
+#[tokio::test]
+async fn what_was_committed_is_there_after_a_crash_and_after_a_restart(
+    #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
+) {
+    let Some(mut farm) = Farm::open(backend).await else { return };
+    let mut written = Vec::new();
+    for _ in 0..5 {
+        let rows = farm.samples.farm();
+        written.extend(rows.clone());
+        farm.write(rows).await.unwrap();
+    }
+    farm.store.set_setting("a", "b").await.unwrap();
+    let snapshot = farm.store.load(Timestamp::from_micros(0)).await.unwrap();
+    assert_eq!(snapshot.last_seq, 5);
+    assert_eq!(snapshot.last_at, farm.samples.at());
+    assert_eq!(sorted(snapshot.rows.clone()), sorted(written));
+    let query = EventQuery { subject: None, before: None, limit: 1000 };
+    let events = farm.store.events(query.clone()).await.unwrap();
+
+    let (survivor, _folder) = farm.after_crash().await;
+    assert_eq!(survivor.load(Timestamp::from_micros(0)).await.unwrap(), snapshot);
+    assert_eq!(survivor.events(query.clone()).await.unwrap(), events);
+    drop(survivor);
+
+    farm.reopen().await;
+    assert_eq!(farm.store.load(Timestamp::from_micros(0)).await.unwrap(), snapshot);
+    assert_eq!(farm.store.events(query).await.unwrap(), events);
+    assert_eq!(farm.store.setting("a").await.unwrap().as_deref(), Some("b"));
+    let rows = farm.samples.farm();
+    farm.write(rows).await.unwrap();
+}
+
+#[rstest]
+#[tokio::test]
+async fn empty_store_loads_as_empty(
+    #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
+) {
+    let Some(farm) = Farm::open(backend).await else { return };
+    let snapshot = farm.store.load(Timestamp::from_micros(0)).await.unwrap();
+    assert_eq!((snapshot.rows.len(), snapshot.last_seq, snapshot.epoch), (0, 0, 0));
+    assert_eq!(snapshot.last_at, Timestamp::from_micros(0));
+}
+
+/// A pipeline with an ended job and all that belongs to it.
+struct Old {
+    rows: Vec<Row>,
+    pipeline: Pipeline,
+    job: Job,
+    runner: Runner,
+}
+
+fn old(farm: &mut Farm, name: &str) -> Old {
+    let samples = &mut farm.samples;
+    let site = samples.site();
+    let device = samples.device(&site);
+    let mut delivery = samples.delivery();
+    let mut pipeline = samples.pipeline(&delivery);
+    delivery.state = DeliveryState::Started { pipeline: pipeline.id };
+    pipeline.state = PipelineState::Succeeded;
+    let mut job = samples.job(&pipeline);
+    job.state = JobState::Ended { outcome: Outcome::Succeeded };
+    let id = samples.id();
+    let mut runner = samples.runner(&site, id);
+    runner.state = RunnerState::Deleted;
+    let mut attempt: Attempt = samples.attempt(&job, &runner, 1);
+    attempt.state = AttemptState::Ended;
+    let mut lease = samples.lease(&attempt, vec![device.id]);
+    lease.state = forgeyard_model::lease::LeaseState::Ended;
+    let mut environment = samples.environment(&pipeline, name);
+    environment.state = EnvironmentState::Failed { reason: forgeyard_model::Explanation::new("a", "b") };
+    let mut effect = samples.effect(Effect::ReadPlan { job: job.id, artifact: samples.clone().id() });
+    effect.done_at = Some(samples.at());
+    let mut made = samples.effect(Effect::MakeEnvironment { environment: environment.id });
+    made.done_at = Some(samples.at());
+    let artifact = samples.artifact(&pipeline);
+    let rows: Vec<Row> = vec![
+        site.into(),
+        device.into(),
+        delivery.into(),
+        pipeline.clone().into(),
+        job.clone().into(),
+        runner.clone().into(),
+        attempt.into(),
+        lease.into(),
+        environment.into(),
+        effect.into(),
+        made.into(),
+        artifact.into(),
+    ];
+    Old { rows, pipeline, job, runner }
+}
+
+fn kinds(rows: &[Row]) -> BTreeSet<&'static str> {
+    rows.iter().map(Row::kind).collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn restart_loads_what_lives_with_all_that_belongs_to_it(
+    #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
+) {
+    let Some(mut farm) = Farm::open(backend).await else { return };
+    let first = old(&mut farm, "notebook");
+    farm.write(first.rows.clone()).await.unwrap();
+    let later = Timestamp::from_micros(first.pipeline.since.as_micros() + 1_000);
+
+    // Everything ended before `later`: only what stands is loaded.
+    let loaded = farm.store.load(later).await.unwrap().rows;
+    assert_eq!(kinds(&loaded), BTreeSet::from(["site", "device", "environment"]));
+    // At the moment of the end itself it is all there.
+    let loaded = farm.store.load(first.pipeline.since).await.unwrap().rows;
+    assert_eq!(sorted(loaded), sorted(first.rows.clone()));
+
+    // A newer environment of the same name takes the place of the old one; another name stands beside it.
+    let second = old(&mut farm, "notebook");
+    farm.write(second.rows).await.unwrap();
+    let loaded = farm.store.load(later.plus(std::time::Duration::from_secs(60))).await.unwrap().rows;
+    let environments: Vec<_> = loaded.iter().filter(|row| row.kind() == "environment").collect();
+    assert_eq!(environments.len(), 1);
+    let Row::Environment(newest) = environments[0] else { panic!("not an environment") };
+    assert_eq!(newest.pipeline, second.pipeline.id);
+
+    // One live thing brings back all of its pipeline: in turn a runner, a job, a waiting effect.
+    let much_later = later.plus(std::time::Duration::from_secs(3600));
+    let waiting = farm
+        .samples
+        .effect(Effect::InspectPackage { job: first.job.id, artifact: farm.samples.clone().id() });
+    let effect: EffectId = waiting.id;
+    let revivals: Vec<Row> = vec![
+        next!(first.runner, |runner: &mut Runner| runner.state = RunnerState::Deleting).into(),
+        next!(first.job, |job: &mut Job| job.state = JobState::Queued).into(),
+        waiting.clone().into(),
+    ];
+    let ends: Vec<Row> = vec![
+        next!(first.runner, |runner: &mut Runner| runner.generation = 3).into(),
+        next!(first.job, |job: &mut Job| job.generation = 3).into(),
+        next!(waiting, |effect: &mut forgeyard_model::effect::PendingEffect| {
+            effect.done_at = Some(first.pipeline.since);
+        })
+        .into(),
+    ];
+    for (revival, end) in revivals.into_iter().zip(ends) {
+        farm.write(vec![revival]).await.unwrap();
+        let loaded = farm.store.load(much_later).await.unwrap().rows;
+        for row in &first.rows {
+            // The old environment belongs to the pipeline, so it is back as well.
+            assert!(loaded.iter().any(|other| other.key() == row.key()), "{} is missing", row.kind());
+        }
+        farm.write(vec![end]).await.unwrap();
+        let loaded = farm.store.load(much_later).await.unwrap().rows;
+        assert_eq!(kinds(&loaded), BTreeSet::from(["site", "device", "environment"]));
+    }
+    assert!(everything(&*farm.store).await.iter().any(|row| row.key() == effect.to_string()));
+}

@@ -1,0 +1,158 @@
+//! What agents say. A superseded attempt is refused whatever it brings.
+
+use crate::ending;
+use crate::lifecycle::{AttemptEvent, JobEvent, RunnerEvent};
+use crate::tx::Tx;
+use crate::verdict::{self, Ending};
+use forgeyard_model::artifact::{Artifact, ArtifactKind};
+use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
+use forgeyard_model::input::{Refusal, RefusalKind, Reply};
+use forgeyard_model::job::JobState;
+use forgeyard_model::runner::RunnerState;
+use forgeyard_model::verdict::{ExitFacts, Hit, LogLine};
+use forgeyard_model::{ArtifactId, AttemptId, Digest, Id};
+
+/// An attempt that may still speak with this fence.
+fn live(tx: &Tx<'_>, id: AttemptId, fence: Option<u32>) -> Result<Attempt, Refusal> {
+    let attempt = tx.attempt(id)?;
+    let job = tx.job(attempt.job)?;
+    let superseded = |why: String| {
+        Refusal::new(RefusalKind::Superseded, "attempt.superseded", why).fix("stop; nothing of this attempt is accepted")
+    };
+    if let Some(fence) = fence
+        && fence != attempt.fence
+    {
+        return Err(superseded(format!("{id} is attempt {}, not {fence}", attempt.fence)));
+    }
+    if !attempt.state.live() || job.fence != attempt.fence {
+        return Err(superseded(format!("{id} is over; its job is at attempt {}", job.fence)));
+    }
+    Ok(attempt)
+}
+
+/// A one-shot token is redeemed: again for the same nonce until the first heartbeat, never for another.
+pub(crate) fn redeemed(tx: &mut Tx<'_>, id: AttemptId, nonce: String) -> Result<Reply, Refusal> {
+    let mut attempt = live(tx, id, None)?;
+    match &attempt.token {
+        TokenState::Unused => {}
+        TokenState::Redeemed { nonce: known } if *known == nonce => return Ok(Reply::Unchanged),
+        TokenState::Redeemed { .. } | TokenState::Closed { .. } => {
+            return Err(Refusal::new(
+                RefusalKind::Forbidden,
+                "token.replayed",
+                format!("the token of {id} was already redeemed"),
+            )
+            .fix("a token serves one agent once; if this was not you, look at the host"));
+        }
+    }
+    attempt.token = TokenState::Redeemed { nonce };
+    attempt.heard_at = Some(tx.now());
+    let (job, runner) = (tx.job(attempt.job)?, tx.runner(attempt.runner)?);
+    tx.move_attempt(attempt, AttemptEvent::AttemptStarted, std::time::Duration::ZERO)?;
+    if !matches!(runner.state, RunnerState::Kept { .. }) {
+        tx.move_runner(runner, RunnerEvent::RunnerRegistered, RunnerState::Registered)?;
+    }
+    tx.move_job(job, JobEvent::JobStarted, JobState::Starting { attempt: id }, None)?;
+    Ok(Reply::Done)
+}
+
+/// A sign of life. The first one closes the token; the first step makes everything run.
+pub(crate) fn heard(tx: &mut Tx<'_>, id: AttemptId, fence: u32, step: Option<String>) -> Result<Reply, Refusal> {
+    let mut attempt = live(tx, id, Some(fence))?;
+    let job = tx.job(attempt.job)?;
+    let cancel = job.cancel_requested_at.is_some();
+    if let TokenState::Redeemed { nonce } = &attempt.token {
+        attempt.token = TokenState::Closed { nonce: nonce.clone() };
+    }
+    attempt.heard_at = Some(tx.now());
+    let begins = step.is_some() && attempt.state == AttemptState::Starting;
+    attempt.step = step;
+    if begins {
+        attempt.started_at = Some(tx.now());
+        let runner = tx.runner(attempt.runner)?;
+        let limit = tx.time_limit(&runner.flavor);
+        tx.move_attempt(attempt, AttemptEvent::AttemptRan, limit)?;
+        if runner.state == RunnerState::Registered {
+            tx.move_runner(runner, RunnerEvent::RunnerBusy, RunnerState::Busy)?;
+        }
+        tx.move_job(job, JobEvent::JobRan, JobState::Running { attempt: id }, None)?;
+    } else {
+        tx.put(attempt);
+    }
+    Ok(Reply::Agent { cancel })
+}
+
+/// An output whose bytes are durable and verified.
+pub(crate) struct Stored {
+    pub(crate) kind: ArtifactKind,
+    pub(crate) name: String,
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+}
+
+/// An output is recorded. The same name with the same bytes again changes nothing; with other bytes it is refused.
+pub(crate) fn stored(tx: &mut Tx<'_>, id: AttemptId, fence: u32, output: Stored) -> Result<Reply, Refusal> {
+    let mut attempt = live(tx, id, Some(fence))?;
+    let artifact_id = ArtifactId::derive(id, &output.name);
+    if let Some(known) = tx.farm().artifacts.get(&artifact_id) {
+        if known.digest == output.digest {
+            return Ok(Reply::Artifact { artifact: Box::new(known.clone()) });
+        }
+        return Err(Refusal::new(
+            RefusalKind::Conflict,
+            "artifact.changed",
+            format!("{} was already stored as {}, not {}", output.name, known.digest, output.digest),
+        ));
+    }
+    let pipeline = tx.pipeline(attempt.pipeline)?;
+    let artifact = Artifact {
+        id: artifact_id,
+        kind: output.kind,
+        name: output.name,
+        digest: output.digest,
+        size: output.size,
+        pipeline: attempt.pipeline,
+        job: Some(attempt.job),
+        attempt: Some(id),
+        lane: pipeline.lane,
+        package: None,
+        stored_at: tx.now(),
+        generation: 0,
+    };
+    tx.event("ArtifactStored", artifact_id, None, "stored", Some(artifact.digest.to_string()));
+    tx.usage("artifact_bytes", artifact.size, artifact_id, pipeline.event.repository.id);
+    tx.put(artifact.clone());
+    attempt.artifacts.push(artifact_id);
+    attempt.heard_at = Some(tx.now());
+    tx.put(attempt);
+    let stored = tx.farm().artifacts.get(&artifact_id).cloned().unwrap_or(artifact);
+    Ok(Reply::Artifact { artifact: Box::new(stored) })
+}
+
+/// The supervisor says that the attempt is over. Saying it again, with the same fence, changes nothing.
+pub(crate) fn finished(
+    tx: &mut Tx<'_>,
+    id: AttemptId,
+    fence: u32,
+    facts: ExitFacts,
+    hits: &[Hit],
+    tail: &[LogLine],
+) -> Result<Reply, Refusal> {
+    let known = tx.attempt(id)?;
+    if !known.state.live() && known.fence == fence && known.facts.is_some() {
+        return Ok(Reply::Unchanged);
+    }
+    let attempt = live(tx, id, Some(fence))?;
+    let job = tx.job(attempt.job)?;
+    let spec = job.spec.as_ref();
+    let verdict = verdict::judge(&Ending {
+        facts: &facts,
+        hits,
+        tail,
+        job: job.kind,
+        subject: spec.and_then(|spec| spec.subject.as_ref()),
+        wanted_device: spec.is_some_and(|spec| spec.gpu.is_some()),
+    });
+    ending::end(tx, attempt, verdict, Some(facts), None)?;
+    Ok(Reply::Done)
+}

@@ -1,0 +1,86 @@
+//! The one door: an input is accepted whole or refused whole.
+
+use crate::tx::Tx;
+use crate::{Ctx, Farm, agents, deliveries, outbox, people, placement, sites, time};
+use forgeyard_model::commit::Commit;
+use forgeyard_model::input::{Input, Refusal, Reply};
+
+/// What an accepted input gives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decided {
+    /// What to store; `None` when nothing changed.
+    pub commit: Option<Commit>,
+    /// What to answer.
+    pub reply: Reply,
+}
+
+/// Decides one input. On a refusal the farm is as before.
+pub fn decide(farm: &mut Farm, ctx: &Ctx<'_>, input: Input) -> Result<Decided, Refusal> {
+    let mut tx = Tx::new(farm, ctx);
+    let places = may_place(&input);
+    let decided = apply(&mut tx, &input).and_then(|reply| {
+        if places {
+            placement::place_queued(&mut tx)?;
+        }
+        Ok(reply)
+    });
+    match decided {
+        Ok(reply) => {
+            let keep = tx.changed() || matches!(input, Input::FarmStarted { .. });
+            let commit = keep.then(|| tx.finish(input));
+            Ok(Decided { commit, reply })
+        }
+        Err(refusal) => {
+            tx.roll_back();
+            Err(refusal)
+        }
+    }
+}
+
+/// Inputs after which a queued job may find a place.
+fn may_place(input: &Input) -> bool {
+    !matches!(
+        input,
+        Input::DeliveryReceived { .. }
+            | Input::ArtifactStored { .. }
+            | Input::TokenRedeemed { .. }
+            | Input::AgentHeard { .. }
+            | Input::TokenIssued { .. }
+            | Input::TokenRevoked { .. }
+            | Input::EffectTroubled { .. }
+    )
+}
+
+fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
+    match input.clone() {
+        Input::DeliveryReceived { guid, event, body } => deliveries::received(tx, guid, event, body),
+        Input::DeliveryRead { guid, meaning } => deliveries::read(tx, &guid, meaning),
+        Input::EffectSettled { effect, result } => outbox::settled(tx, effect, *result),
+        Input::EffectTroubled { effect, trouble } => outbox::troubled(tx, effect, trouble),
+        Input::SiteJoined { name, token, public_key } => sites::joined(tx, name, token, public_key),
+        Input::SiteReported { site, report } => sites::reported(tx, site, *report),
+        Input::TokenRedeemed { attempt, nonce } => agents::redeemed(tx, attempt, nonce),
+        Input::AgentHeard { attempt, fence, step } => agents::heard(tx, attempt, fence, step),
+        Input::ArtifactStored { attempt, fence, kind, name, digest, size } => {
+            agents::stored(tx, attempt, fence, agents::Stored { kind, name, digest, size })
+        }
+        Input::AttemptFinished { attempt, fence, facts, hits, tail } => {
+            agents::finished(tx, attempt, fence, *facts, &hits, &tail)
+        }
+        Input::FarmStarted { epoch } => {
+            tx.resume(epoch);
+            Ok(Reply::Done)
+        }
+        Input::Ticked => time::ticked(tx),
+        Input::CancelJob { job } => people::cancel(tx, job),
+        Input::RerunJob { job } => people::rerun(tx, job),
+        Input::ClearDevice { device } => people::clear_device(tx, device),
+        Input::QuarantineDevice { device, reason } => people::quarantine_device(tx, device, reason),
+        Input::WriteOffLease { lease } => people::write_off(tx, lease),
+        Input::KeepRunner { runner, reason } => people::keep(tx, runner, reason),
+        Input::DrainSite { site, drain } => people::drain(tx, site, drain),
+        Input::RunRequested { guid, source, file } => deliveries::run_requested(tx, guid, source, *file),
+        Input::TokenIssued { token } => people::token_issued(tx, token),
+        Input::TokenRevoked { digest } => people::token_revoked(tx, digest),
+    }
+}

@@ -1,0 +1,284 @@
+//! The live state of a farm: every row that a decision may need, and the indexes over them.
+//!
+//! [`Farm`] is what the database holds, in memory. It changes only through [`Tx`](crate::tx::Tx), which records the
+//! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
+
+use forgeyard_model::artifact::Artifact;
+use forgeyard_model::attempt::Attempt;
+use forgeyard_model::channel::Channel;
+use forgeyard_model::commit::Row;
+use forgeyard_model::delivery::{Delivery, DeliveryState};
+use forgeyard_model::device::Device;
+use forgeyard_model::effect::PendingEffect;
+use forgeyard_model::environment::Environment;
+use forgeyard_model::job::{Hold, Job, JobState};
+use forgeyard_model::lease::Lease;
+use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::principal::ApiToken;
+use forgeyard_model::runner::Runner;
+use forgeyard_model::site::Site;
+use forgeyard_model::{
+    ArtifactId, AttemptId, ChannelName, DeviceId, Digest, EffectId, EnvironmentId, JobId, LeaseId, PipelineId,
+    RunnerId, SiteId, Timestamp,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Every live row, and indexes over them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Farm {
+    /// Epoch of the control plane that decides.
+    pub epoch: u64,
+    /// When this control plane started; silence counts from here.
+    pub resumed_at: Timestamp,
+    /// Webhook deliveries by GUID.
+    pub deliveries: BTreeMap<String, Delivery>,
+    /// Pipelines.
+    pub pipelines: BTreeMap<PipelineId, Pipeline>,
+    /// Jobs.
+    pub jobs: BTreeMap<JobId, Job>,
+    /// Attempts.
+    pub attempts: BTreeMap<AttemptId, Attempt>,
+    /// Runners.
+    pub runners: BTreeMap<RunnerId, Runner>,
+    /// Leases.
+    pub leases: BTreeMap<LeaseId, Lease>,
+    /// Devices.
+    pub devices: BTreeMap<DeviceId, Device>,
+    /// Sites.
+    pub sites: BTreeMap<SiteId, Site>,
+    /// Artifacts.
+    pub artifacts: BTreeMap<ArtifactId, Artifact>,
+    /// Channels.
+    pub channels: BTreeMap<ChannelName, Channel>,
+    /// Environments.
+    pub environments: BTreeMap<EnvironmentId, Environment>,
+    /// Outbox.
+    pub effects: BTreeMap<EffectId, PendingEffect>,
+    /// API tokens by digest.
+    pub tokens: BTreeMap<Digest, ApiToken>,
+    /// What is derived from the rows.
+    pub index: Index,
+}
+
+/// Sets that are derived from the rows alone.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Index {
+    /// Queued jobs in the order of the queue.
+    pub queue: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs held for a pause, by its end.
+    pub paused: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs of each pipeline.
+    pub jobs_of: BTreeMap<PipelineId, BTreeSet<JobId>>,
+    /// Attempts of each job.
+    pub attempts_of: BTreeMap<JobId, BTreeSet<AttemptId>>,
+    /// Artifacts of each pipeline.
+    pub artifacts_of: BTreeMap<PipelineId, BTreeSet<ArtifactId>>,
+    /// Attempts that may still produce a result.
+    pub live_attempts: BTreeSet<AttemptId>,
+    /// Machines that may exist, by site.
+    pub live_runners: BTreeSet<(SiteId, RunnerId)>,
+    /// Leases that hold devices, by site.
+    pub live_leases: BTreeSet<(SiteId, LeaseId)>,
+    /// Deliveries that were not looked at.
+    pub unread: BTreeSet<String>,
+    /// Effects in the outbox.
+    pub outbox: BTreeSet<EffectId>,
+    /// Pipelines that are not over.
+    pub live_pipelines: BTreeSet<PipelineId>,
+}
+
+fn toggle<T: Ord>(set: &mut BTreeSet<T>, value: T, add: bool) {
+    if add {
+        set.insert(value);
+    } else {
+        set.remove(&value);
+    }
+}
+
+fn toggle_under<K: Ord, T: Ord>(map: &mut BTreeMap<K, BTreeSet<T>>, key: K, value: T, add: bool) {
+    if add {
+        map.entry(key).or_default().insert(value);
+    } else if let Some(set) = map.get_mut(&key) {
+        set.remove(&value);
+        if set.is_empty() {
+            map.remove(&key);
+        }
+    }
+}
+
+/// A kind of row that lives in a [`Farm`].
+pub trait Entity: Clone + Into<Row> {
+    /// Its primary key.
+    type Key: Ord + Clone;
+    /// Its primary key.
+    fn key(&self) -> Self::Key;
+    /// Its table.
+    fn table(farm: &Farm) -> &BTreeMap<Self::Key, Self>;
+    /// Its table and the indexes.
+    fn table_mut(farm: &mut Farm) -> (&mut BTreeMap<Self::Key, Self>, &mut Index);
+    /// Its version.
+    fn generation(&self) -> u64;
+    /// Sets its version.
+    fn set_generation(&mut self, generation: u64);
+    /// Enters it into the indexes, or takes it out.
+    fn index(&self, index: &mut Index, add: bool);
+}
+
+macro_rules! entities {
+    ($($type:ident in $table:ident by $key:ty, $key_of:expr, $index:expr;)*) => {
+        $(impl Entity for $type {
+            type Key = $key;
+            fn key(&self) -> $key { let key: fn(&$type) -> $key = $key_of; key(self) }
+            fn table(farm: &Farm) -> &BTreeMap<$key, Self> { &farm.$table }
+            fn table_mut(farm: &mut Farm) -> (&mut BTreeMap<$key, Self>, &mut Index) {
+                (&mut farm.$table, &mut farm.index)
+            }
+            fn generation(&self) -> u64 { self.generation }
+            fn set_generation(&mut self, generation: u64) { self.generation = generation; }
+            fn index(&self, index: &mut Index, add: bool) {
+                let enter: fn(&$type, &mut Index, bool) = $index;
+                enter(self, index, add);
+            }
+        })*
+    };
+}
+
+entities! {
+    Delivery in deliveries by String, |row| row.guid.clone(), |row, index, add| {
+        if row.state == DeliveryState::Stored {
+            toggle(&mut index.unread, row.guid.clone(), add);
+        }
+    };
+    Pipeline in pipelines by PipelineId, |row| row.id, |row, index, add| {
+        if !row.state.ended() {
+            toggle(&mut index.live_pipelines, row.id, add);
+        }
+    };
+    Job in jobs by JobId, |row| row.id, |row, index, add| {
+        toggle_under(&mut index.jobs_of, row.pipeline, row.id, add);
+        match &row.state {
+            JobState::Queued => {
+                toggle(&mut index.queue, (row.queued_at.unwrap_or(row.created_at), row.id), add);
+            }
+            JobState::Held(Hold::Retry { until }) => toggle(&mut index.paused, (*until, row.id), add),
+            _ => {}
+        }
+    };
+    Attempt in attempts by AttemptId, |row| row.id, |row, index, add| {
+        toggle_under(&mut index.attempts_of, row.job, row.id, add);
+        if row.state.live() {
+            toggle(&mut index.live_attempts, row.id, add);
+        }
+    };
+    Runner in runners by RunnerId, |row| row.id, |row, index, add| {
+        if row.state.live() {
+            toggle(&mut index.live_runners, (row.site, row.id), add);
+        }
+    };
+    Lease in leases by LeaseId, |row| row.id, |row, index, add| {
+        if row.state.live() {
+            toggle(&mut index.live_leases, (row.site, row.id), add);
+        }
+    };
+    Device in devices by DeviceId, |row| row.id, |_, _, _| {};
+    Site in sites by SiteId, |row| row.id, |_, _, _| {};
+    Artifact in artifacts by ArtifactId, |row| row.id, |row, index, add| {
+        toggle_under(&mut index.artifacts_of, row.pipeline, row.id, add);
+    };
+    Channel in channels by ChannelName, |row| row.name.clone(), |_, _, _| {};
+    Environment in environments by EnvironmentId, |row| row.id, |_, _, _| {};
+    PendingEffect in effects by EffectId, |row| row.id, |row, index, add| {
+        if row.done_at.is_none() {
+            toggle(&mut index.outbox, row.id, add);
+        }
+    };
+    ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};
+}
+
+impl Farm {
+    /// A farm with these rows.
+    pub fn load(rows: impl IntoIterator<Item = Row>) -> Self {
+        let mut farm = Farm::default();
+        for row in rows {
+            farm.set(row);
+        }
+        farm
+    }
+
+    /// Puts a row as it is, generation and all. For loading and for replicas; decisions go through a transaction.
+    pub fn set(&mut self, row: Row) {
+        match row {
+            Row::Delivery(row) => drop(self.place(row)),
+            Row::Pipeline(row) => drop(self.place(row)),
+            Row::Job(row) => drop(self.place(row)),
+            Row::Attempt(row) => drop(self.place(row)),
+            Row::Runner(row) => drop(self.place(row)),
+            Row::Lease(row) => drop(self.place(row)),
+            Row::Device(row) => drop(self.place(row)),
+            Row::Site(row) => drop(self.place(row)),
+            Row::Artifact(row) => drop(self.place(row)),
+            Row::Channel(row) => drop(self.place(row)),
+            Row::Environment(row) => drop(self.place(row)),
+            Row::Effect(row) => drop(self.place(row)),
+            Row::Token(row) => drop(self.place(row)),
+        }
+    }
+
+    /// Puts a row and answers what was there before.
+    pub(crate) fn place<E: Entity>(&mut self, row: E) -> Option<E> {
+        let key = row.key();
+        let (table, index) = E::table_mut(self);
+        let before = table.remove(&key);
+        if let Some(before) = &before {
+            before.index(index, false);
+        }
+        row.index(index, true);
+        table.insert(key, row);
+        before
+    }
+
+    /// Takes a row out.
+    pub(crate) fn displace<E: Entity>(&mut self, key: &E::Key) {
+        let (table, index) = E::table_mut(self);
+        if let Some(before) = table.remove(key) {
+            before.index(index, false);
+        }
+    }
+
+    /// Jobs of a pipeline.
+    pub fn jobs_of(&self, pipeline: PipelineId) -> impl Iterator<Item = &Job> {
+        self.index.jobs_of.get(&pipeline).into_iter().flatten().filter_map(|id| self.jobs.get(id))
+    }
+
+    /// Attempts of a job, oldest first.
+    pub fn attempts_of(&self, job: JobId) -> Vec<&Attempt> {
+        let ids = self.index.attempts_of.get(&job).into_iter().flatten();
+        let mut attempts: Vec<&Attempt> = ids.filter_map(|id| self.attempts.get(id)).collect();
+        attempts.sort_by_key(|attempt| attempt.fence);
+        attempts
+    }
+
+    /// Artifacts of a pipeline.
+    pub fn artifacts_of(&self, pipeline: PipelineId) -> impl Iterator<Item = &Artifact> {
+        self.index.artifacts_of.get(&pipeline).into_iter().flatten().filter_map(|id| self.artifacts.get(id))
+    }
+
+    /// Rows in a fixed order, as a database would hand them out.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        rows.extend(self.deliveries.values().cloned().map(Row::from));
+        rows.extend(self.pipelines.values().cloned().map(Row::from));
+        rows.extend(self.jobs.values().cloned().map(Row::from));
+        rows.extend(self.attempts.values().cloned().map(Row::from));
+        rows.extend(self.runners.values().cloned().map(Row::from));
+        rows.extend(self.leases.values().cloned().map(Row::from));
+        rows.extend(self.devices.values().cloned().map(Row::from));
+        rows.extend(self.sites.values().cloned().map(Row::from));
+        rows.extend(self.artifacts.values().cloned().map(Row::from));
+        rows.extend(self.channels.values().cloned().map(Row::from));
+        rows.extend(self.environments.values().cloned().map(Row::from));
+        rows.extend(self.effects.values().cloned().map(Row::from));
+        rows.extend(self.tokens.values().cloned().map(Row::from));
+        rows
+    }
+}

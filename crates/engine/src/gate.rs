@@ -1,0 +1,277 @@
+//! The gate: whether an event may use a resource, in which lane and at which least isolation.
+//!
+//! [`decide`] is pure and total, and denies by default. In order, it asks:
+//!
+//! 1. Is the repository one of the farm's, by forge and numeric id?
+//! 2. Which grants name it by its numeric id, and which of those open the resource? All of them count; each is tried by
+//!    itself and one is enough.
+//! 3. Which of those cover the class of the event? Pull requests of the same repository and from forks are different
+//!    classes.
+//! 4. Does every **subject** pass? Subjects are the sender and the author of the pull request. The sender of a push and
+//!    of a pull request that got new commits is the one who pushed the head; for one that was opened or reopened the
+//!    forge does not say who pushed.
+//!
+//! A subject passes a grant when all of these hold, by numeric id alone; logins and names are only ever printed:
+//! - **people**: the id is in `users`, **or** in one of `lists`, **or** in one of `teams`. A grant in which all three are
+//!   empty is open to everybody. A list or team that does not exist has no members;
+//! - **roles**, when the grant names any: the person's role in this repository is one of them, by exact name. Roles are
+//!   no ladder: whoever means `admin` and `write` writes both;
+//! - **terms of service**: the newest version was accepted, when there are terms.
+//!
+//! Where subjects do not pass, an [`Approval`] of exactly this head commit stands in for all of them, when the approver
+//! passes the same grant and that grant names people or roles. (In a grant that is open to everybody everybody could
+//! approve.) An approval stands in for people, never for a class of events that is not covered.
+//!
+//! Isolation is what the grant writes; where it writes nothing, forks need `vm`. Of several grants that allow, the least
+//! demanding counts, so that adding a grant never takes anything away.
+//!
+//! Caps on concurrency and minutes are not decided here: they make work wait, they do not refuse it.
+
+mod class;
+mod people;
+
+use class::Class;
+use forgeyard_model::Explanation;
+use forgeyard_model::access::{Access, Decision, Grant};
+use forgeyard_model::config::RepositoryConfig;
+use forgeyard_model::forge::{ForgeEvent, Person};
+use forgeyard_model::resources::Isolation;
+use people::Verdict;
+use serde::{Deserialize, Serialize};
+
+/// Somebody looked at a head commit and vouches for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    /// Numeric id of the repository.
+    pub repository: u64,
+    /// The commit that was looked at. A newer one needs a new approval.
+    pub head_sha: String,
+    /// Who looked.
+    pub by: Person,
+}
+
+/// Decides. `repository` is the farm's own record of the event's repository, when there is one.
+pub fn decide(
+    event: &ForgeEvent,
+    repository: Option<&RepositoryConfig>,
+    resource: &str,
+    access: &Access,
+    approval: Option<&Approval>,
+) -> Decision {
+    match check(event, repository, resource, access, approval) {
+        Ok(decision) => decision,
+        Err(reason) => Decision::Deny { reason: *reason },
+    }
+}
+
+/// A refusal is boxed only because it is much larger than what it stands beside.
+type Checked<T> = Result<T, Box<Explanation>>;
+
+fn check(
+    event: &ForgeEvent,
+    repository: Option<&RepositoryConfig>,
+    resource: &str,
+    access: &Access,
+    approval: Option<&Approval>,
+) -> Checked<Decision> {
+    let repository = known(event, repository)?;
+    let class = Class::of(event, repository);
+    let grants = of_repository(event, access)?;
+    let grants = opening(&grants, resource, event)?;
+    let grants = covering(&grants, &class)?;
+
+    let verdicts: Vec<(&Grant, Verdict)> =
+        grants.iter().map(|grant| (*grant, people::check(event, grant, access, approval))).collect();
+    let allowing: Vec<(&Grant, &Vec<String>)> = verdicts
+        .iter()
+        .filter_map(|(grant, verdict)| match verdict {
+            Verdict::Pass(evidence) => Some((*grant, evidence)),
+            Verdict::Fail(_) => None,
+        })
+        .collect();
+    let Some(isolation) = allowing.iter().map(|(grant, _)| class.isolation(grant)).min() else {
+        return Err(refused_people(event, &class, &verdicts, access));
+    };
+
+    let mut evidence = vec![
+        format!("{} is repository {} of this farm", event.repository.name, event.repository.id),
+        class.why.clone(),
+    ];
+    for (grant, people) in &allowing {
+        evidence.push(format!("grant `{}` opens `{resource}` for {}", grant.id, class.name()));
+        evidence.extend(people.iter().map(|line| format!("grant `{}`: {line}", grant.id)));
+        evidence.push(format!("grant `{}`: {}", grant.id, class.isolation_reason(grant)));
+    }
+    Ok(Decision::Allow {
+        by: allowing.iter().map(|(grant, _)| grant.id.clone()).collect(),
+        lane: class.lane,
+        isolation,
+        evidence,
+    })
+}
+
+fn known<'a>(event: &ForgeEvent, repository: Option<&'a RepositoryConfig>) -> Checked<&'a RepositoryConfig> {
+    let asked = &event.repository;
+    let refusal = || {
+        Explanation::new(
+            "gate.repository_unknown",
+            format!("{} (id {} at {}) is not a repository of this farm", asked.name, asked.id, asked.forge),
+        )
+        .fix(format!(
+            "add a repository with forge \"{}\" and id {} to the farm's configuration",
+            asked.forge, asked.id
+        ))
+    };
+    match repository {
+        None => Err(Box::new(refusal())),
+        Some(known) if known.id == asked.id && known.forge == asked.forge => Ok(known),
+        Some(known) => {
+            Err(Box::new(refusal().with(format!(
+                "the record at hand is of {} (id {} at {})",
+                known.name, known.id, known.forge
+            ))))
+        }
+    }
+}
+
+/// Grants that name the repository by its id.
+fn of_repository<'a>(event: &ForgeEvent, access: &'a Access) -> Checked<Vec<&'a Grant>> {
+    let asked = &event.repository;
+    let grants: Vec<&Grant> =
+        access.grants.iter().filter(|grant| grant.repository.id == Some(asked.id)).collect();
+    if !grants.is_empty() {
+        return Ok(grants);
+    }
+    let mut reason =
+        Explanation::new("gate.no_grant", format!("no grant names {} by its id {}", asked.name, asked.id))
+            .with(format!("{} grants were looked at", access.grants.len()))
+            .fix(format!(
+                "ask an operator for a grant with `repository = {{ id = {}, name = \"{}\" }}`",
+                asked.id, asked.name
+            ));
+    for grant in access.grants.iter().filter(|grant| grant.repository.name == asked.name) {
+        match grant.repository.id {
+            None => {
+                reason = reason
+                    .with(format!(
+                        "grant `{}` names {} without an id, so it allows nothing",
+                        grant.id, asked.name
+                    ))
+                    .fix(format!("write `id = {}` into the repository of grant `{}`", asked.id, grant.id));
+            }
+            Some(other) => {
+                reason = reason.with(format!(
+                    "grant `{}` is for id {other}, which has or had the same name; names do not count",
+                    grant.id
+                ));
+            }
+        }
+    }
+    Err(Box::new(reason))
+}
+
+/// Those of them that open the resource.
+fn opening<'a>(grants: &[&'a Grant], resource: &str, event: &ForgeEvent) -> Checked<Vec<&'a Grant>> {
+    let open: Vec<&Grant> =
+        grants.iter().copied().filter(|grant| grant.resources.contains(resource)).collect();
+    if !open.is_empty() {
+        return Ok(open);
+    }
+    let mut reason = Explanation::new(
+        "gate.resource_not_granted",
+        format!("no grant opens `{resource}` for {}", event.repository.name),
+    );
+    for grant in grants {
+        reason = reason.with(format!("grant `{}` opens {}", grant.id, listed(&grant.resources)));
+    }
+    let ids: Vec<&str> = grants.iter().map(|grant| grant.id.as_str()).collect();
+    Err(Box::new(
+        reason.fix(format!("ask an operator to add \"{resource}\" to `resources` of {}", one_of(&ids))),
+    ))
+}
+
+/// Those of them that cover the class of the event.
+fn covering<'a>(grants: &[&'a Grant], class: &Class) -> Checked<Vec<&'a Grant>> {
+    let cover: Vec<&Grant> =
+        grants.iter().copied().filter(|grant| grant.events.contains(&class.event)).collect();
+    if !cover.is_empty() {
+        return Ok(cover);
+    }
+    let mut reason = Explanation::new("gate.event_not_granted", format!("no grant covers {}", class.name()))
+        .with(&class.why);
+    for grant in grants {
+        let events = grant.events.iter().map(|event| class::spelling(*event));
+        reason = reason.with(format!("grant `{}` covers {}", grant.id, listed(events)));
+    }
+    let ids: Vec<&str> = grants.iter().map(|grant| grant.id.as_str()).collect();
+    let event = class::spelling(class.event);
+    Err(Box::new(reason.fix(format!("ask an operator to add \"{event}\" to `events` of {}", one_of(&ids)))))
+}
+
+fn refused_people(
+    event: &ForgeEvent,
+    class: &Class,
+    verdicts: &[(&Grant, Verdict)],
+    access: &Access,
+) -> Box<Explanation> {
+    let failures = || {
+        verdicts.iter().filter_map(|(grant, verdict)| match verdict {
+            Verdict::Fail(failure) => Some((*grant, failure)),
+            Verdict::Pass(_) => None,
+        })
+    };
+    // Where terms are all that is missing somewhere, that is the shortest way in.
+    let terms = failures().find(|(_, failure)| failure.terms_only);
+    let (code, message) = match terms {
+        Some(_) => (
+            "gate.terms_not_accepted",
+            format!("the terms of service (version {}) must be accepted first", access.terms_version),
+        ),
+        None => (
+            "gate.person_not_allowed",
+            format!("no grant allows everybody who takes part in this {}", class.noun()),
+        ),
+    };
+    let mut reason = Explanation::new(code, message).with(&class.why);
+    for (grant, failure) in failures() {
+        for line in &failure.lines {
+            reason = reason.with(format!("grant `{}`: {line}", grant.id));
+        }
+    }
+    let fix = match terms {
+        Some((_, failure)) => failure.fix.clone(),
+        None => {
+            let ways: Vec<String> = failures()
+                .map(|(grant, failure)| format!("for grant `{}`: {}", grant.id, failure.fix))
+                .collect();
+            let approvable = failures().any(|(grant, _)| people::names_somebody(grant));
+            let approve = if approvable {
+                format!("; or somebody who passes one of these grants approves commit {}", event.head_sha)
+            } else {
+                String::new()
+            };
+            format!("ask an operator to change one grant: {}{approve}", ways.join("; "))
+        }
+    };
+    Box::new(reason.fix(fix))
+}
+
+/// The least isolation where a grant writes none.
+const fn default_isolation(fork: bool) -> Isolation {
+    if fork { Isolation::Vm } else { Isolation::SharedKernel }
+}
+
+fn listed<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| format!("`{}`", item.as_ref())).collect();
+    if items.is_empty() { "nothing".to_owned() } else { items.join(", ") }
+}
+
+fn one_of(ids: &[&str]) -> String {
+    match ids {
+        [one] => format!("grant `{one}`"),
+        many => format!("one of the grants {}", listed(many)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

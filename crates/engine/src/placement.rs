@@ -1,0 +1,333 @@
+//! Which queued job goes where. Claim before touch: attempt, runner and lease are rows before a site hears of them.
+//!
+//! First in, first out. A job that finds no place keeps the reason, and does not stop the jobs behind it.
+
+use crate::lifecycle::{DeviceEvent, JobEvent};
+use crate::tx::Tx;
+use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
+use forgeyard_model::config::FarmConfig;
+use forgeyard_model::device::{Device, DeviceState};
+use forgeyard_model::input::Refusal;
+use forgeyard_model::job::{Job, JobSpec, JobState};
+use forgeyard_model::lease::{Lease, LeaseState};
+use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Pool};
+use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::site::Site;
+use forgeyard_model::{AttemptId, DeviceId, Explanation, Id, JobId, LeaseId, RunnerId, SiteId, deadline};
+
+/// A place for a job.
+struct Place<'a> {
+    site: SiteId,
+    pool: &'a Pool,
+    flavor: &'a Flavor,
+    devices: Vec<DeviceId>,
+}
+
+/// Places every queued job that finds a place, in the order of the queue.
+pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
+    let queue: Vec<JobId> = tx.farm().index.queue.iter().map(|(_, id)| *id).collect();
+    let mut full: Vec<(forgeyard_model::FlavorName, Explanation)> = Vec::new();
+    for id in queue {
+        let job = tx.job(id)?;
+        let Some(spec) = job.spec.clone() else { continue };
+        // One refusal for a flavor without devices holds for every later job of that flavor: the queue may be long.
+        let known = full.iter().find(|(flavor, _)| *flavor == spec.flavor && spec.gpu.is_none());
+        let found = match known {
+            Some((_, reason)) => Err(reason.clone()),
+            None => find(tx, &job, &spec),
+        };
+        match found {
+            Ok(place) => claim(tx, job, place)?,
+            Err(reason) => {
+                if spec.gpu.is_none() && known.is_none() {
+                    full.push((spec.flavor.clone(), reason.clone()));
+                }
+                wait(tx, job, reason);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Notes why a job waits; written only when the reason is another one than before.
+fn wait(tx: &mut Tx<'_>, mut job: Job, reason: Explanation) {
+    let same = job.waiting.as_ref().is_some_and(|known| known.code == reason.code);
+    if !same {
+        tx.event("JobWaits", job.id, Some("queued"), "queued", Some(reason.message.clone()));
+        job.waiting = Some(reason);
+        tx.put(job);
+    }
+}
+
+fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explanation> {
+    let config: &'a FarmConfig = tx.config();
+    let farm = tx.farm();
+    if farm.index.live_attempts.len() >= config.max_running as usize {
+        return Err(Explanation::new(
+            "queue.farm_full",
+            format!("{} attempts run, which is the cap of the farm", config.max_running),
+        ));
+    }
+    let flavor = config.flavor(&spec.flavor).ok_or_else(|| {
+        Explanation::new("queue.no_flavor", format!("flavor {} is not configured", spec.flavor))
+            .fix("declare it in forgeyard.toml")
+    })?;
+    let isolation = farm.pipelines.get(&job.pipeline).map_or(Isolation::Vm, |pipeline| pipeline.isolation);
+    let mut reasons = Vec::new();
+    for pool in config.pools.iter().filter(|pool| pool.flavors.contains(&flavor.name)) {
+        if pool.isolation < isolation {
+            reasons.push(Explanation::new(
+                "queue.isolation",
+                format!("pool {} keeps jobs apart by {:?}, this work needs {isolation:?}", pool.name, pool.isolation),
+            ));
+            continue;
+        }
+        if in_pool(tx, pool) >= pool.max as usize {
+            let text = format!("pool {} has its {} machines", pool.name, pool.max);
+            reasons.push(Explanation::new("queue.pool_full", text));
+            continue;
+        }
+        // A site to avoid is the last resort, not a refusal: it may be the only one.
+        let mut sites: Vec<&Site> = farm.sites.values().collect();
+        sites.sort_by_key(|site| job.avoid.contains(site.name.as_str()));
+        for site in sites {
+            match fits(tx, site, pool, flavor, spec) {
+                Ok(devices) => return Ok(Place { site: site.id, pool, flavor, devices }),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+    }
+    Err(combine(flavor, reasons))
+}
+
+/// One reason out of many: the nearest miss first, the others as evidence.
+fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
+    reasons.sort_by_key(|reason| rank(&reason.code));
+    let mut all = reasons.into_iter();
+    let Some(mut first) = all.next() else {
+        return Explanation::new("queue.no_site", format!("no site has joined that could offer {}", flavor.name))
+            .fix("start one: `forgeyard site`, or `forgeyard up` for a farm on this machine");
+    };
+    for other in all.filter(|other| other.code != "queue.no_site") {
+        first = first.with(other.message);
+    }
+    first
+}
+
+fn rank(code: &str) -> u8 {
+    match code {
+        "queue.device_busy" | "queue.host_full" | "queue.pool_full" => 0,
+        "queue.site_silent" | "queue.site_draining" => 1,
+        "queue.device_sick" => 2,
+        _ => 3,
+    }
+}
+
+fn in_pool(tx: &Tx<'_>, pool: &Pool) -> usize {
+    let live = &tx.farm().index.live_runners;
+    live.iter().filter_map(|(_, id)| tx.farm().runners.get(id)).filter(|runner| runner.pool == pool.name).count()
+}
+
+fn fits(
+    tx: &Tx<'_>,
+    site: &Site,
+    pool: &Pool,
+    flavor: &Flavor,
+    spec: &JobSpec,
+) -> Result<Vec<DeviceId>, Explanation> {
+    let name = &site.name;
+    let say = |code: &str, text: String| Err(Explanation::new(code, text));
+    let Some(host) = &site.host else {
+        return say("queue.site_silent", format!("site {name} has not reported yet"));
+    };
+    let heard = site.heard_at.unwrap_or(site.joined_at);
+    if tx.now().since(heard) > deadline::SITE_SILENCE {
+        return say("queue.site_silent", format!("site {name} was last heard at {heard}"));
+    }
+    if site.draining_since.is_some() {
+        return say("queue.site_draining", format!("site {name} is being drained"));
+    }
+    if !host.providers.contains(&pool.provider) {
+        return say("queue.no_provider", format!("site {name} has no working provider {}", pool.provider));
+    }
+    if let Some(limit) = spec.needs.iter().find(|limit| !host.enforces.contains(limit)) {
+        let why = host.cannot.iter().find(|(other, _)| other == limit).map(|(_, why)| why.as_str());
+        return Err(Explanation::new(
+            "queue.cannot_enforce",
+            format!("site {name} cannot enforce the {limit:?} limit that the job needs"),
+        )
+        .with(why.unwrap_or("the site gives no reason"))
+        .fix("run `forgeyard doctor` on the host"));
+    }
+    if flavor.memory_mib > host.memory_mib || flavor.cpu_millis > host.cpu_millis {
+        return Err(Explanation::new(
+            "queue.never_fits",
+            format!(
+                "site {name} has {} MiB and {} CPUs in all; {} asks for {} MiB and {} CPUs",
+                host.memory_mib,
+                f64::from(host.cpu_millis) / 1000.0,
+                flavor.name,
+                flavor.memory_mib,
+                f64::from(flavor.cpu_millis) / 1000.0
+            ),
+        )
+        .fix("make the flavor smaller, or join a larger host"));
+    }
+    let used = used_memory(tx, site.id);
+    if used + flavor.memory_mib > host.memory_mib {
+        return say(
+            "queue.host_full",
+            format!("site {name} has {used} of {} MiB in use; {} asks for {}", host.memory_mib, flavor.name, flavor.memory_mib),
+        );
+    }
+    match &spec.gpu {
+        None => Ok(Vec::new()),
+        Some(request) => choose_devices(tx, site, request),
+    }
+}
+
+fn used_memory(tx: &Tx<'_>, site: SiteId) -> u64 {
+    let live = tx.farm().index.live_runners.range((site, RunnerId::from_bits(0))..);
+    live.take_while(|(owner, _)| *owner == site)
+        .filter_map(|(_, id)| tx.farm().runners.get(id))
+        .map(|runner| runner.shape.memory_mib)
+        .sum()
+}
+
+fn suits(device: &Device, request: &GpuRequest) -> bool {
+    request.kind.is_none_or(|kind| kind == device.facts.kind)
+        && device.facts.memory_mib >= request.min_memory_mib
+        && (request.min_compute_capability == 0
+            || device.facts.compute_capability >= request.min_compute_capability)
+}
+
+fn choose_devices(tx: &Tx<'_>, site: &Site, request: &GpuRequest) -> Result<Vec<DeviceId>, Explanation> {
+    let here: Vec<&Device> = tx.farm().devices.values().filter(|device| device.site == site.id).collect();
+    let suitable: Vec<&&Device> = here.iter().filter(|device| suits(device, request)).collect();
+    let wanted = request.count as usize;
+    if suitable.len() < wanted {
+        let text = format!(
+            "site {} has {} devices, {} of them suitable; the job asks for {wanted} with at least {} MiB",
+            site.name,
+            here.len(),
+            suitable.len(),
+            request.min_memory_mib
+        );
+        return Err(Explanation::new("queue.no_device", text).fix("see `forgeyard device list`"));
+    }
+    let mut ready: Vec<&&Device> =
+        suitable.iter().copied().filter(|device| device.state == DeviceState::Ready).collect();
+    if ready.len() >= wanted {
+        // The device that has rested longest: wear and heat are spread, and a sick one is found sooner.
+        ready.sort_by_key(|device| (device.since, device.id));
+        return Ok(ready.into_iter().take(wanted).map(|device| device.id).collect());
+    }
+    let sick = suitable.iter().filter(|device| matches!(device.state, DeviceState::Quarantined { .. })).count();
+    if suitable.len() - sick < wanted {
+        return Err(Explanation::new(
+            "queue.device_sick",
+            format!("{sick} of {} suitable devices of site {} are quarantined", suitable.len(), site.name),
+        )
+        .fix("see `forgeyard device list`; `forgeyard device clear` lifts a quarantine"));
+    }
+    let holders = tx.farm().index.live_leases.iter().filter_map(|(_, id)| tx.farm().leases.get(id));
+    let busy: Vec<String> = holders
+        .filter(|lease| suitable.iter().any(|device| lease.devices.contains(&device.id)))
+        .map(|lease| format!("{} is {} for {}", lease.id, lease.state.name(), lease.attempt))
+        .collect();
+    let mut reason = Explanation::new(
+        "queue.device_busy",
+        format!("all suitable devices of site {} are in use; the job waits for one", site.name),
+    );
+    reason.evidence = busy;
+    Err(reason)
+}
+
+/// Writes attempt, runner and lease, and takes the devices.
+fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal> {
+    let now = tx.now();
+    let fence = job.fence + 1;
+    let attempt_id = AttemptId::derive(job.id, &fence.to_string());
+    let runner_id = RunnerId::derive(attempt_id, "runner");
+    let limit = std::time::Duration::from_secs(place.flavor.time_limit_seconds);
+    let lease_id = (!place.devices.is_empty()).then(|| LeaseId::derive(attempt_id, "lease"));
+    let image = tx.config().image(&place.pool.image).cloned();
+    let Some(boots) = image else {
+        let reason = Explanation::new("queue.no_image", format!("image {} is not configured", place.pool.image))
+            .fix("declare it in forgeyard.toml");
+        wait(tx, job, reason);
+        return Ok(());
+    };
+    if let Some(lease) = lease_id {
+        for id in &place.devices {
+            let device = tx.device(*id)?;
+            tx.move_device(device, DeviceEvent::DeviceLeased, DeviceState::Leased { lease })?;
+        }
+        let state = LeaseState::Claimed;
+        tx.event("LeaseClaimed", lease, None, state.name(), None);
+        tx.put(Lease {
+            id: lease,
+            site: place.site,
+            attempt: attempt_id,
+            runner: runner_id,
+            devices: place.devices.clone(),
+            state,
+            claimed_at: now,
+            held_at: None,
+            ended_at: None,
+            since: now,
+            deadline: deadline::lease(state, limit).map(|limit| now.plus(limit)),
+            generation: 0,
+        });
+    }
+    let state = RunnerState::Requested;
+    tx.event("RunnerRequested", runner_id, None, state.name(), Some(place.pool.name.to_string()));
+    tx.put(Runner {
+        id: runner_id,
+        site: place.site,
+        pool: place.pool.name.clone(),
+        provider: place.pool.provider.clone(),
+        flavor: place.flavor.name.clone(),
+        image: place.pool.image.clone(),
+        shape: place.flavor.clone(),
+        boots,
+        attempt: attempt_id,
+        deadline: deadline::runner(&state, limit).map(|limit| now.plus(limit)),
+        state,
+        requested_at: now,
+        seen_at: None,
+        unwanted_from: 0,
+        ready_at: None,
+        since: now,
+        generation: 0,
+    });
+    tx.touch_site(place.site);
+    let state = AttemptState::Placed;
+    tx.event("AttemptPlaced", attempt_id, None, state.name(), Some(format!("attempt {fence} of {}", job.id)));
+    tx.put(Attempt {
+        id: attempt_id,
+        job: job.id,
+        pipeline: job.pipeline,
+        fence,
+        runner: runner_id,
+        site: place.site,
+        lease: lease_id,
+        token: TokenState::Unused,
+        state,
+        placed_at: now,
+        started_at: None,
+        ended_at: None,
+        heard_at: None,
+        step: None,
+        outcome: None,
+        facts: None,
+        verdict: None,
+        artifacts: Vec::new(),
+        since: now,
+        deadline: deadline::attempt(state, limit).map(|limit| now.plus(limit)),
+        generation: 0,
+    });
+    job.fence = fence;
+    job.waiting = None;
+    tx.move_job(job, JobEvent::JobPlaced, JobState::Placed { attempt: attempt_id }, None)
+}

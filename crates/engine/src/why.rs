@@ -1,0 +1,117 @@
+//! Why a job is where it is: one text for CLI, API, console and check run.
+
+use crate::farm::Farm;
+use forgeyard_model::Explanation;
+use forgeyard_model::job::{Hold, Job, JobState};
+use forgeyard_model::verdict::{LogLine, Outcome, RetryPolicy};
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The reason, with evidence and fix.
+    pub reason: Explanation,
+    /// Place in the queue, from 1.
+    pub position: Option<u32>,
+    /// What happens next without anybody's doing.
+    pub next: String,
+    /// Lines that decided.
+    pub lines: Vec<LogLine>,
+}
+
+/// Explains a job.
+pub fn why(farm: &Farm, job: &Job) -> Answer {
+    let mut lines = Vec::new();
+    let mut position = None;
+    let (reason, next) = match &job.state {
+        JobState::Held(hold) => held(farm, job, hold),
+        JobState::Queued => {
+            let before = farm.index.queue.iter().position(|(_, id)| *id == job.id);
+            position = before.and_then(|before| u32::try_from(before + 1).ok());
+            let reason = job.waiting.clone().unwrap_or_else(|| {
+                Explanation::new("queue.next", "it was just queued and is about to be placed")
+            });
+            (reason, "it is placed as soon as a machine that suits it is free".to_owned())
+        }
+        JobState::Placed { attempt } => (
+            Explanation::new("job.placed", format!("a machine is being made for {attempt}")),
+            "the machine calls, then the job begins".to_owned(),
+        ),
+        JobState::Starting { attempt } => (
+            Explanation::new("job.starting", format!("the machine of {attempt} prepares the inputs")),
+            "the first step begins when every input is there".to_owned(),
+        ),
+        JobState::Running { attempt } => {
+            let step = farm.attempts.get(attempt).and_then(|attempt| attempt.step.clone());
+            let text = match step {
+                Some(step) => format!("step `{step}` runs in {attempt}"),
+                None => format!("{attempt} runs"),
+            };
+            (Explanation::new("job.running", text), "it ends with a verdict, or at its time limit".to_owned())
+        }
+        JobState::Ended { outcome } => {
+            let (reason, next, decisive) = ended(job, *outcome);
+            lines = decisive;
+            (reason, next)
+        }
+    };
+    Answer { reason, position, next, lines }
+}
+
+fn held(farm: &Farm, job: &Job, hold: &Hold) -> (Explanation, String) {
+    match hold {
+        Hold::Source => (
+            Explanation::new("job.held.source", "its source is being fetched"),
+            "it is queued when the source is stored".to_owned(),
+        ),
+        Hold::Artifacts { of } => {
+            let mut reason =
+                Explanation::new("job.held.artifacts", "it waits for packages; no device is held meanwhile");
+            for id in of {
+                if let Some(build) = farm.jobs.get(id) {
+                    reason = reason.with(format!("{} ({}) is {}", build.key, id, build.state.name()));
+                }
+            }
+            if job.test.as_ref().is_some_and(|test| test.selection.is_none()) {
+                reason = reason.with("where it runs is decided from the package's own test list");
+            }
+            (reason, "it is queued when every package is stored and read".to_owned())
+        }
+        Hold::Inspection => (
+            Explanation::new("job.held.inspection", "its package is being read"),
+            "it is queued when the test list is known".to_owned(),
+        ),
+        Hold::Approval { reason } => (reason.clone(), "it waits until somebody approves this head".to_owned()),
+        Hold::Retry { until } => {
+            let cause = job.verdict.as_ref().map_or("the last attempt ended", |verdict| verdict.cause.as_str());
+            (
+                Explanation::new("job.held.retry", format!("attempt {} ended: {cause}", job.fence)),
+                format!("it is queued again at {until}"),
+            )
+        }
+    }
+}
+
+fn ended(job: &Job, outcome: Outcome) -> (Explanation, String, Vec<LogLine>) {
+    let Some(verdict) = &job.verdict else {
+        let text = format!("it {}", outcome.name());
+        return (Explanation::new(format!("job.{}", outcome.name()), text), "nothing".to_owned(), Vec::new());
+    };
+    let class = verdict.class.clone().unwrap_or_else(|| "unknown".to_owned());
+    let mut reason = Explanation::new(format!("verdict.{class}"), verdict.cause.clone());
+    if verdict.class.is_none() && outcome != Outcome::Succeeded {
+        reason = reason.with("the farm does not know this failure; the last lines are shown");
+    }
+    if let Some(rule) = &verdict.rule {
+        reason = reason.with(format!("signature {rule}"));
+    }
+    if let Some(blame) = verdict.blame {
+        reason = reason.with(format!("text points at {blame:?}; text is not proof"));
+    }
+    reason.fix = verdict.fix.clone();
+    let next = match (outcome, verdict.retry) {
+        (Outcome::Succeeded | Outcome::Canceled, _) => "nothing",
+        (_, RetryPolicy::R0) => "nothing: this is not retried",
+        _ => "nothing: the retries that its class allows are used up",
+    };
+    (reason, next.to_owned(), verdict.lines.clone())
+}

@@ -1,0 +1,146 @@
+//! A *simulated* agent: it speaks the agent's contract and retries until it is answered.
+
+use super::Bug;
+use super::control::{Control, Fate};
+use crate::rng::Rng;
+use forgeyard_model::artifact::ArtifactKind;
+use forgeyard_model::input::{Input, RefusalKind};
+use forgeyard_model::job::JobKind;
+use forgeyard_model::resources::DeviceKind;
+use forgeyard_model::verdict::{DeviceUse, ExitFacts, Metric, StepFacts};
+use forgeyard_model::{AttemptId, Digest, RunnerId};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Redeem,
+    Prepare,
+    Run,
+    Upload(usize),
+    Finish,
+    Over,
+}
+
+/// The agent of one machine.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    attempt: AttemptId,
+    runner: RunnerId,
+    nonce: String,
+    fence: u32,
+    stage: Stage,
+    fails: u64,
+}
+
+impl Agent {
+    /// An agent that begins.
+    pub fn new(attempt: AttemptId, runner: RunnerId, rng: &mut Rng) -> Self {
+        let (nonce, fails) = (rng.next().to_string(), rng.next() % 100);
+        Self { attempt, runner, nonce, fence: 0, stage: Stage::Redeem, fails }
+    }
+
+    /// What it says next; `None` when it is over.
+    fn input(&self, control: &Control) -> Option<Input> {
+        let (attempt, fence) = (self.attempt, self.fence);
+        Some(match self.stage {
+            Stage::Redeem => Input::TokenRedeemed { attempt, nonce: self.nonce.clone() },
+            Stage::Prepare => Input::AgentHeard { attempt, fence, step: None },
+            Stage::Run => Input::AgentHeard { attempt, fence, step: Some("work".to_owned()) },
+            Stage::Upload(index) => {
+                let (kind, name) = self.outputs(control).get(index).cloned()?;
+                let digest = Digest::of(format!("{attempt} {name}").as_bytes());
+                Input::ArtifactStored { attempt, fence, kind, name, digest, size: 1 }
+            }
+            Stage::Finish => Input::AttemptFinished {
+                attempt,
+                fence,
+                facts: Box::new(self.facts()),
+                hits: Vec::new(),
+                tail: Vec::new(),
+            },
+            Stage::Over => return None,
+        })
+    }
+
+    fn outputs(&self, control: &Control) -> Vec<(ArtifactKind, String)> {
+        let attempt = control.farm.attempts.get(&self.attempt);
+        let Some(job) = attempt.and_then(|attempt| control.farm.jobs.get(&attempt.job)) else { return Vec::new() };
+        match job.kind {
+            JobKind::Plan => vec![(ArtifactKind::Plan, "plan.json".to_owned())],
+            JobKind::Build => {
+                job.outputs.iter().map(|name| (ArtifactKind::CondaPackage, format!("{name}.conda"))).collect()
+            }
+            JobKind::Test => vec![(ArtifactKind::EnvironmentLock, "lock.json".to_owned())],
+        }
+    }
+
+    /// Facts that carry the machine's own name, so that a result under another attempt is seen.
+    fn facts(&self) -> ExitFacts {
+        let step = StepFacts {
+            name: "work".to_owned(),
+            started_at: Default::default(),
+            ended_at: Default::default(),
+            exit_code: Some(i32::from(self.fails < 8)),
+            signal: None,
+        };
+        let machine = Metric { value: self.runner.to_string(), unit: String::new() };
+        ExitFacts {
+            steps: vec![step],
+            supervisor_error: (self.fails > 90).then(|| "simulated".to_owned()),
+            device: Some(DeviceUse {
+                kind: DeviceKind::OpenclCpu,
+                touched: true,
+                evidence: vec!["simulated".to_owned()],
+            }),
+            metrics: [("machine".to_owned(), machine)].into(),
+            ..ExitFacts::default()
+        }
+    }
+
+    /// Says one thing. Answers a message that the network may deliver again later.
+    pub fn speak(&mut self, control: &mut Control, fate: Fate, rng: &mut Rng) -> Option<Input> {
+        let Some(input) = self.input(control) else {
+            if matches!(self.stage, Stage::Upload(_)) {
+                self.stage = Stage::Finish;
+            }
+            return None;
+        };
+        let answer = control.call(input.clone(), fate, rng);
+        match answer {
+            // No answer: it asks again later.
+            None => {}
+            Some(Ok(_)) => self.advance(control, rng),
+            Some(Err(refusal)) if refusal.kind == RefusalKind::Superseded => {
+                if control.bug == Some(Bug::AcceptSuperseded) {
+                    self.force(control, rng);
+                }
+                self.stage = Stage::Over;
+            }
+            Some(Err(_)) => self.stage = Stage::Over,
+        }
+        Some(input)
+    }
+
+    fn advance(&mut self, control: &Control, rng: &mut Rng) {
+        self.stage = match self.stage {
+            Stage::Redeem => {
+                self.fence = control.farm.attempts.get(&self.attempt).map_or(0, |attempt| attempt.fence);
+                Stage::Prepare
+            }
+            Stage::Prepare => Stage::Run,
+            Stage::Run if rng.chance(60) => Stage::Upload(0),
+            Stage::Run => Stage::Run,
+            Stage::Upload(index) => Stage::Upload(index + 1),
+            Stage::Finish | Stage::Over => Stage::Over,
+        };
+    }
+
+    /// The planted bug: the result is taken for the attempt that is live now.
+    fn force(&self, control: &mut Control, rng: &mut Rng) {
+        let job = control.farm.attempts.get(&self.attempt).map(|attempt| attempt.job);
+        let live = job.and_then(|job| control.farm.jobs.get(&job)).and_then(|job| job.state.attempt());
+        let Some(current) = live.and_then(|id| control.farm.attempts.get(&id)) else { return };
+        let (attempt, fence) = (current.id, current.fence);
+        let facts = Box::new(self.facts());
+        let _ = control.give(Input::AttemptFinished { attempt, fence, facts, hits: Vec::new(), tail: Vec::new() }, rng);
+    }
+}

@@ -1,0 +1,257 @@
+//! The *simulated* control plane around the real engine: it decides, stores, answers, crashes and reads back.
+
+use super::Bug;
+use crate::build;
+use crate::rng::Rng;
+use forgeyard_engine::decide::decide;
+use forgeyard_engine::{Ctx, Farm};
+use forgeyard_model::artifact::{Artifact, ArtifactKind};
+use forgeyard_model::channel::ChannelEntry;
+use forgeyard_model::commit::{Commit, Row};
+use forgeyard_model::config::FarmConfig;
+use forgeyard_model::effect::{Effect, EffectResult};
+use forgeyard_model::environment::EnvironmentState;
+use forgeyard_model::input::{Input, JournalEntry, Refusal, Reply};
+use forgeyard_model::package::{PackageFacts, PackageTest};
+use forgeyard_model::plan::{PipelineFile, PlannedOutput, RenderedPlan};
+use forgeyard_model::{ArtifactId, Digest, EffectId, Explanation, Id, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A *simulated* database: rows by key, with the constraints of the real schema.
+#[derive(Debug, Default)]
+pub struct Store {
+    /// Rows by kind and key.
+    pub rows: BTreeMap<(&'static str, String), Row>,
+    /// The journal.
+    pub journal: Vec<JournalEntry>,
+}
+
+impl Store {
+    /// Stores a commit, or says which constraint it breaks.
+    fn apply(&mut self, commit: &Commit) -> Result<(), String> {
+        for row in &commit.rows {
+            let place = (row.kind(), row.key());
+            let known = self.rows.get(&place).map_or(0, Row::generation);
+            if row.generation() != known + 1 {
+                return Err(format!("{} {}: generation {} over {known}", place.0, place.1, row.generation()));
+            }
+            self.rows.insert(place, row.clone());
+        }
+        if commit.journal.seq != self.journal.last().map_or(0, |entry| entry.seq) + 1 {
+            return Err(format!("journal entry {} out of order", commit.journal.seq));
+        }
+        self.journal.push(commit.journal.clone());
+        Ok(())
+    }
+}
+
+/// What becomes of one call to the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is answered.
+    Answered,
+    /// The control plane dies before it stored anything.
+    DiesBefore,
+    /// It stores and dies before it answers.
+    DiesAfter,
+}
+
+/// The control plane.
+#[derive(Debug)]
+pub struct Control {
+    /// Configuration.
+    pub config: Arc<FarmConfig>,
+    config_digest: Digest,
+    /// State in memory.
+    pub farm: Farm,
+    /// What is stored.
+    pub store: Store,
+    /// The clock.
+    pub now: Timestamp,
+    /// The planted bug.
+    pub bug: Option<Bug>,
+    /// Something that the store refused: always a broken invariant.
+    pub broken: Option<String>,
+    /// GUIDs that were acknowledged.
+    pub acknowledged: BTreeSet<String>,
+    /// GUIDs of untrusted events.
+    pub untrusted: BTreeSet<String>,
+}
+
+impl Control {
+    /// A fresh control plane.
+    pub fn new(bug: Option<Bug>, rng: &mut Rng) -> Self {
+        let config = Arc::new(build::config());
+        let config_digest = config.digest();
+        let mut control = Self {
+            config,
+            config_digest,
+            farm: Farm::default(),
+            store: Store::default(),
+            now: Timestamp::from_micros(1_700_000_000_000_000),
+            bug,
+            broken: None,
+            acknowledged: BTreeSet::new(),
+            untrusted: BTreeSet::new(),
+        };
+        let _ = control.give(Input::FarmStarted { epoch: 1 }, rng);
+        control
+    }
+
+    fn ctx<'a>(&self, config: &'a FarmConfig, entropy: [u8; 16]) -> Ctx<'a> {
+        let seq = self.store.journal.last().map_or(0, |entry| entry.seq) + 1;
+        Ctx { seq, now: self.now, entropy, by: build::farm_principal(), config, config_digest: self.config_digest }
+    }
+
+    /// Decides without storing, as a control plane that dies in between.
+    pub fn decide_only(&mut self, input: Input, rng: &mut Rng) {
+        let config = Arc::clone(&self.config);
+        let ctx = self.ctx(&config, rng.bytes());
+        let _ = decide(&mut self.farm, &ctx, input);
+    }
+
+    /// Decides, stores and answers.
+    pub fn give(&mut self, input: Input, rng: &mut Rng) -> Result<Reply, Refusal> {
+        let config = Arc::clone(&self.config);
+        let ctx = self.ctx(&config, rng.bytes());
+        let decided = decide(&mut self.farm, &ctx, input)?;
+        if let Some(mut commit) = decided.commit {
+            if self.bug == Some(Bug::ForgetRow) && commit.rows.len() > 2 && rng.chance(2) {
+                commit.rows.remove(rng.below(commit.rows.len()));
+            }
+            if let Err(broken) = self.store.apply(&commit) {
+                self.broken.get_or_insert(broken);
+            }
+        }
+        Ok(decided.reply)
+    }
+
+    /// One call with its fate; `None` when there is no answer.
+    pub fn call(&mut self, input: Input, fate: Fate, rng: &mut Rng) -> Option<Result<Reply, Refusal>> {
+        match fate {
+            Fate::Answered => Some(self.give(input, rng)),
+            Fate::DiesBefore => {
+                self.decide_only(input, rng);
+                self.restart(rng);
+                None
+            }
+            Fate::DiesAfter => {
+                let _ = self.give(input, rng);
+                self.restart(rng);
+                None
+            }
+        }
+    }
+
+    /// Dies and comes back with what is stored.
+    pub fn restart(&mut self, rng: &mut Rng) {
+        let epoch = self.farm.epoch + 1;
+        self.farm = Farm::load(self.store.rows.values().cloned());
+        let _ = self.give(Input::FarmStarted { epoch }, rng);
+    }
+
+    /// Effects that are due.
+    pub fn due_effects(&self) -> Vec<EffectId> {
+        let due = |id: &&EffectId| self.farm.effects.get(id).is_some_and(|effect| effect.not_before <= self.now);
+        self.farm.index.outbox.iter().filter(due).copied().collect()
+    }
+
+    /// What doing an effect would bring: *simulated* sources, plans and packages.
+    pub fn perform(&self, id: EffectId, rng: &mut Rng) -> Option<Input> {
+        let pending = self.farm.effects.get(&id)?;
+        if rng.chance(10) {
+            return Some(Input::EffectTroubled { effect: id, trouble: "simulated trouble".to_owned() });
+        }
+        let result = match &pending.effect {
+            Effect::FetchSource { pipeline } => {
+                let pipeline = self.farm.pipelines.get(pipeline)?;
+                EffectResult::Source {
+                    artifact: Artifact {
+                        id: ArtifactId::derive(pipeline.id, "source"),
+                        kind: ArtifactKind::Source,
+                        name: "source.tar".to_owned(),
+                        digest: Digest::of(pipeline.event.head_sha.as_bytes()),
+                        size: 1,
+                        pipeline: pipeline.id,
+                        job: None,
+                        attempt: None,
+                        lane: pipeline.lane,
+                        package: None,
+                        stored_at: self.now,
+                        generation: 0,
+                    },
+                    commit: pipeline.event.head_sha.clone(),
+                    file: Box::new(PipelineFile::default()),
+                    file_commit: pipeline.event.head_sha.clone(),
+                }
+            }
+            Effect::ReadPlan { job, .. } => plan_of(self.farm.jobs.get(job)?.pipeline.bits()),
+            Effect::InspectPackage { artifact, .. } => {
+                let artifact = self.farm.artifacts.get(artifact)?;
+                EffectResult::Package { facts: Box::new(facts_of(artifact.name.trim_end_matches(".conda"))) }
+            }
+            Effect::Promote { pipeline, .. } => {
+                let entries = self.farm.artifacts_of(*pipeline).filter(|artifact| artifact.package.is_some());
+                EffectResult::Promotion { entries: entries.map(|artifact| entry(artifact, self.now)).collect() }
+            }
+            Effect::MakeEnvironment { .. } => EffectResult::Environment {
+                state: Box::new(EnvironmentState::Failed { reason: Explanation::new("simulated", "simulated") }),
+            },
+        };
+        Some(Input::EffectSettled { effect: id, result: Box::new(result) })
+    }
+
+    /// Moves the clock.
+    pub fn pass(&mut self, time: Duration) {
+        self.now = self.now.plus(time);
+    }
+}
+
+/// A *simulated* plan: `a`, `b` on `a`, and for some pipelines one that cannot be built.
+fn plan_of(bits: u128) -> EffectResult {
+    let output = |name: &str, depends: &[&str]| PlannedOutput {
+        name: name.to_owned(),
+        version: "1".to_owned(),
+        build: "0".to_owned(),
+        subdir: "linux-64".to_owned(),
+        depends: depends.iter().map(|name| (*name).to_owned()).collect(),
+        together_with: BTreeSet::new(),
+        variant: BTreeMap::new(),
+    };
+    let first: &[&str] = if bits % 13 == 0 { &["b"] } else { &[] };
+    EffectResult::Plan { plan: RenderedPlan { outputs: vec![output("a", first), output("b", &["a"])] } }
+}
+
+fn facts_of(name: &str) -> PackageFacts {
+    let test = |index, text: &str| PackageTest { index, kind: "commands".to_owned(), text: text.to_owned() };
+    PackageFacts {
+        name: name.to_owned(),
+        version: "1".to_owned(),
+        build: "0".to_owned(),
+        build_number: 0,
+        subdir: "linux-64".to_owned(),
+        depends: if name == "b" { vec!["a".to_owned()] } else { Vec::new() },
+        license: None,
+        variant: BTreeMap::new(),
+        tests: vec![test(0, if name == "b" { "nvidia-smi" } else { "true" })],
+        tests_digest: None,
+        needed_libraries: Vec::new(),
+    }
+}
+
+fn entry(artifact: &Artifact, now: Timestamp) -> ChannelEntry {
+    ChannelEntry {
+        subdir: "linux-64".to_owned(),
+        // Each pipeline publishes names of its own, as a new build number would.
+        file_name: format!("{}-{}", artifact.pipeline, artifact.name),
+        digest: artifact.digest,
+        size: artifact.size,
+        artifact: artifact.id,
+        record: Default::default(),
+        attestation: artifact.digest,
+        pipeline: artifact.pipeline,
+        promoted_at: now,
+    }
+}

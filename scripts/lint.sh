@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Format, warnings, the graph of crates, the size of files.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/steps.sh
+. scripts/steps.sh
+PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+
+step "format" cargo fmt --all --check
+step "crate graph" cargo xtask graph
+step "file sizes" cargo xtask size
+step "warnings" cargo clippy --locked --workspace --all-targets -- -D warnings
