@@ -2,6 +2,8 @@
 //!
 //! Needs root, `runc` and `conmon`; elsewhere each test prints `SKIPPED`, or fails if `FORGEYARD_REQUIRE_SANDBOX` is set.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 mod farm;
 mod rig;
 
@@ -333,16 +335,17 @@ async fn inputs_are_verified_and_outputs_come_back_by_digest() {
     assert_eq!(facts.missing_outputs, ["*.lock"]);
     assert_eq!(facts.metrics["triad"].value, "1.5");
     assert_eq!(facts.installed["p-1-0.conda"], format!("sha256:{hex}"));
-    let inner = rig.farm.lock();
-    let names: Vec<_> = inner.artifacts.keys().cloned().collect();
-    assert_eq!(names, [("conda_package".to_owned(), "copy.conda".to_owned())]);
-    assert_eq!(inner.artifacts[&names[0]], large);
-    assert!(
-        inner.ranges.iter().any(|range| range.is_some()),
-        "a cut download begins where it was: {:?}",
-        inner.ranges
-    );
-    drop(inner);
+    {
+        let inner = rig.farm.lock();
+        let names: Vec<_> = inner.artifacts.keys().cloned().collect();
+        assert_eq!(names, [("conda_package".to_owned(), "copy.conda".to_owned())]);
+        assert_eq!(inner.artifacts[&names[0]], large);
+        assert!(
+            inner.ranges.iter().any(|range| range.is_some()),
+            "a cut download begins where it was: {:?}",
+            inner.ranges
+        );
+    }
     rig.end().await;
 }
 

@@ -5,8 +5,8 @@
 pub mod access;
 pub mod canonical;
 pub mod conda;
-pub mod pipeline_file;
 pub mod linux;
+pub mod pipeline_file;
 pub mod plan;
 pub mod statement;
 pub mod toml_text;

@@ -4,6 +4,8 @@
 //! The sandbox needs root, `runc` and `conmon`; elsewhere its tests print `SKIPPED`, or fail if
 //! `FORGEYARD_REQUIRE_SANDBOX` is set. The agent program is `FORGEYARD_AGENT`, or is built.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 #[path = "../../agent/tests/farm/mod.rs"]
 mod farm;
 #[path = "../../agent/tests/rig/mod.rs"]

@@ -1,6 +1,7 @@
 //! One sandbox machine on this host, with a simulated farm: what the tests of real containers share.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use crate::farm::{Farm, TOKEN};
 use forgeyard_model::device::DeviceFacts;

@@ -46,7 +46,7 @@ pub enum ClientError {
         call: String,
         /// What the farm said.
         #[source]
-        error: ApiError,
+        error: Box<ApiError>,
     },
     /// There was no answer.
     #[error("{call}: no answer")]
@@ -121,7 +121,7 @@ pub async fn json<T: DeserializeOwned>(call: String, request: RequestBuilder) ->
             .map_err(|error| ClientError::Answer { call, reason: error.to_string() });
     }
     Err(match serde_json::from_slice::<ApiError>(&body) {
-        Ok(error) => ClientError::Refused { call, error },
+        Ok(error) => ClientError::Refused { call, error: Box::new(error) },
         // A proxy answers in its own words.
         Err(_) => {
             let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();
@@ -157,4 +157,24 @@ pub fn causes(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_http_addresses_are_taken_and_a_slash_at_the_end_does_not_matter() {
+        assert_eq!(base("https://farm.example/").unwrap(), "https://farm.example");
+        for url in ["farm.example", "ftp://farm.example", "", "http://"] {
+            assert!(base(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_file_that_cannot_be_used_is_named() {
+        let options = HttpOptions { ca_file: Some("/nowhere/ca.pem".into()), ..HttpOptions::default() };
+        let error = build(&options).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/ca.pem"), "{error}");
+    }
 }
