@@ -186,6 +186,7 @@ impl SandboxProvider {
         let folder = self.folder(spec.runner);
         private(&self.config.state_dir)?;
         passable(&self.config.run_dir)?;
+        passable(&self.runc_state())?;
         let tree = match &spec.image.root {
             ImageRoot::Rootfs { digest } => {
                 let images = self.config.state_dir.join("images");
