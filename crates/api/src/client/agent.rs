@@ -216,8 +216,10 @@ mod tests {
 
     #[test]
     fn only_own_trouble_of_the_farm_is_worth_another_try() {
-        let refused =
-            |kind| ClientError::Refused { call: String::new(), error: Box::new(ApiError::new(kind, "x", "x")) };
+        let refused = |kind| ClientError::Refused {
+            call: String::new(),
+            error: Box::new(ApiError::new(kind, "x", "x")),
+        };
         assert!(transient(&refused(ErrorKind::Unavailable)));
         assert!(!transient(&refused(ErrorKind::Mismatch)));
         assert!(superseded(&refused(ErrorKind::Superseded)));
