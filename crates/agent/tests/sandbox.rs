@@ -282,6 +282,32 @@ async fn agent_killed_again_and_again_loses_nothing() {
 }
 
 #[tokio::test]
+async fn agent_killed_at_any_moment_of_a_start_starts_the_step_once() {
+    need_sandbox!();
+    // Commands of the runtime outlive the agent that gave them; making the container anew beside one broke both.
+    for millis in (0..120).step_by(6) {
+        let rig = Rig::new(AGENT).await;
+        rig.run(&["echo once; sleep 0.1; exit 4"]).await;
+        tokio::time::sleep(std::time::Duration::from_millis(millis)).await;
+        if let Some(pid) = rig.pid("agent/pid").filter(|pid| rig::alive(*pid)) {
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        let facts = loop {
+            rig.provider_list().await;
+            if let Some(facts) = rig.farm.lock().finished.clone() {
+                break facts;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        };
+        assert_eq!(facts.supervisor_error, None, "killed after {millis} ms");
+        assert_eq!(facts.steps[0].exit_code, Some(4), "killed after {millis} ms");
+        assert_eq!(rig.farm.log_text().matches("once").count(), 1, "killed after {millis} ms");
+        rig.end().await;
+    }
+}
+
+#[tokio::test]
 async fn container_whose_monitor_died_is_our_fault_and_has_no_exit_code() {
     need_sandbox!();
     let rig = Rig::new(AGENT).await;
