@@ -266,7 +266,7 @@ async fn agent_killed_again_and_again_loses_nothing() {
         }
         rig.provider_list().await;
     }
-    let facts = rig.farm.facts().await;
+    let facts = rig.facts_of_a_watched_machine().await;
     let codes: Vec<_> = facts.steps.iter().map(|step| step.exit_code).collect();
     assert_eq!(codes, [Some(0); 4], "{:?}", facts.supervisor_error);
     let log = rig.farm.log_text();
@@ -293,13 +293,7 @@ async fn agent_killed_at_any_moment_of_a_start_starts_the_step_once() {
             let _ =
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
-        let facts = loop {
-            rig.provider_list().await;
-            if let Some(facts) = rig.farm.lock().finished.clone() {
-                break facts;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        };
+        let facts = rig.facts_of_a_watched_machine().await;
         assert_eq!(facts.supervisor_error, None, "killed after {millis} ms");
         assert_eq!(facts.steps[0].exit_code, Some(4), "killed after {millis} ms");
         assert_eq!(rig.farm.log_text().matches("once").count(), 1, "killed after {millis} ms");
