@@ -115,6 +115,9 @@ impl Steps<'_> {
 
     /// Brings the container to run, from wherever an earlier life left it. `false`: it was there and is lost.
     async fn begin(&mut self, container: &Container<'_>, number: usize, fresh: bool) -> Result<bool, Error> {
+        if !fresh {
+            container.settle().await?;
+        }
         if container.exit().is_some() {
             return Ok(true);
         }
@@ -207,7 +210,7 @@ impl Steps<'_> {
                 () = tokio::time::sleep(wait) => {}
                 () = self.stop.asked(), if self.stop.cause().is_none() => {}
             }
-            wait = (wait * 2).min(Duration::from_millis(200));
+            wait = (wait * 2).min(Duration::from_millis(100));
         }
     }
 }
