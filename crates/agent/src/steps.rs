@@ -200,7 +200,7 @@ impl Steps<'_> {
             }
             if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
                 sampled = Some(Instant::now());
-                let nodes = device::open_nodes(&usage::members(&self.machine.cgroup), &self.machine.devices);
+                let nodes = device::held(&usage::members(&self.machine.cgroup), &self.machine.devices);
                 if !nodes.is_subset(&self.state.nodes_open) {
                     self.state.nodes_open.extend(nodes);
                     self.save()?;
