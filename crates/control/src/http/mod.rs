@@ -7,6 +7,7 @@ pub mod live;
 pub mod operate;
 pub mod people;
 pub mod range;
+pub mod settings;
 pub mod sites;
 pub mod webhook;
 
@@ -24,6 +25,7 @@ pub fn router(app: App) -> Router {
         .merge(agents::routes())
         .merge(sites::routes())
         .merge(people::routes())
+        .merge(settings::routes())
         .merge(live::routes())
         .merge(webhook::routes())
         .merge(channel::routes())
