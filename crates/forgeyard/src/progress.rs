@@ -1,12 +1,12 @@
 //! Waiting for a pipeline in sight of people: on a terminal a line that moves and the ends of jobs; anywhere else (a
 //! CI log, a file) a plain line for every change of every job, with the time since the beginning.
 
-use crate::output::seconds;
+use crate::output::{at, seconds};
 use anyhow::{Result, bail};
 use forgeyard_api::client::{Client, ClientError};
 use forgeyard_api::people::PipelineView;
 use forgeyard_model::PipelineId;
-use forgeyard_model::job::{Job, JobState};
+use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::verdict::Outcome;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
@@ -113,6 +113,13 @@ fn state(view: &PipelineView, job: &Job) -> String {
         if let (Some(verdict), true) = (&job.verdict, outcome != Outcome::Succeeded) {
             text.push_str(&format!(": {}", verdict.cause));
         }
+    } else if let (JobState::Held(Hold::Retry { until }), Some(verdict)) = (&job.state, &job.verdict) {
+        text.push_str(&format!(
+            ": attempt {} ended: {}; tries again at {}",
+            job.fence,
+            verdict.cause,
+            at(*until)
+        ));
     } else if let Some(reason) = &job.waiting {
         text.push_str(&format!(": {}", reason.message));
     }

@@ -1,6 +1,6 @@
 //! `forgeyard job`: units of native work.
 
-use super::{FarmArgs, ReadArgs, word};
+use super::{FarmArgs, ReadArgs, audit, word};
 use crate::output::{self, at, indented, seconds, table, table_or};
 use crate::progress::patiently;
 use anyhow::Result;
@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use forgeyard_api::client::Client;
 use forgeyard_api::people::{JobView, Why};
 use forgeyard_model::job::{Job, JobState};
+use forgeyard_model::verdict::Outcome;
 use forgeyard_model::{AttemptId, JobId, PipelineId};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -129,7 +130,7 @@ pub async fn why(OneJob { job, read }: OneJob) -> Result<ExitCode> {
 /// The reason as text. The name of the job is a courtesy: without it the reason is still shown.
 pub async fn why_text(client: &Client, job: JobId, why: &Why) -> String {
     let key = client.job(job).await.map(|view| format!(" ({})", view.job.key)).unwrap_or_default();
-    let mut text = format!("{job}{key} is {}\n{}\n", why.state, why.reason);
+    let mut text = format!("{job}{key}: {}\n{}\n", why.state, why.reason);
     if let Some(position) = why.position {
         text.push_str(&format!("place in the queue: {position}\n"));
     }
@@ -172,8 +173,12 @@ fn show(view: &JobView) -> String {
         let _ = writeln!(text, "waits:      {}", indented(waiting, 12));
     }
     if let Some(verdict) = &job.verdict {
-        let class = verdict.class.as_deref().unwrap_or("unknown");
-        let _ = writeln!(text, "verdict:    {} [{class}], retry {:?}", verdict.cause, verdict.retry);
+        let class = match (&verdict.class, verdict.outcome) {
+            (Some(class), _) => format!(" [{class}]"),
+            (None, Outcome::Succeeded) => String::new(),
+            (None, _) => " [unknown]".to_owned(),
+        };
+        let _ = writeln!(text, "verdict:    {}{class}", verdict.cause);
     }
     let attempts: Vec<Vec<String>> = view
         .attempts
@@ -219,7 +224,7 @@ fn show(view: &JobView) -> String {
         .rev()
         .map(|event| {
             let note = event.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-            vec![at(event.at), event.name.clone(), format!("{} by {}{note}", event.to, event.by.name)]
+            vec![at(event.at), event.name.clone(), format!("{} by {}{note}", event.to, audit::by(&event.by))]
         })
         .collect();
     if !events.is_empty() {

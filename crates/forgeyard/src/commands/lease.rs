@@ -44,19 +44,15 @@ pub async fn run(command: LeaseCommand) -> Result<ExitCode> {
                 let rows: Vec<Vec<String>> = leases
                     .iter()
                     .map(|lease| {
-                        let count = match lease.devices.len() {
-                            1 => "1 device".to_owned(),
-                            count => format!("{count} devices"),
-                        };
                         vec![
                             lease.id.to_string(),
                             lease.state.name().to_owned(),
                             lease.attempt.to_string(),
-                            format!("{count} since {}", at(lease.since)),
+                            at(lease.since),
                         ]
                     })
                     .collect();
-                table_or("no lease holds a device", &["lease", "state", "attempt", "what"], &rows)
+                table_or("no lease holds a device", &["lease", "state", "attempt", "since"], &rows)
             })
         }
         LeaseCommand::WriteOff { lease, farm } => {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use ed25519_dalek::VerifyingKey;
 use ed25519_dalek::pkcs8::DecodePublicKey as _;
-use forgeyard_formats::statement::{self, Predicate, Subject, TestResult};
+use forgeyard_formats::statement::{self, Predicate, StatementError, Subject, TestResult};
 use forgeyard_model::{ArtifactId, Digest};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -154,8 +154,21 @@ async fn envelopes(args: &VerifyArgs, subject: &Subject) -> Result<Vec<Box<RawVa
 fn finding(key: &VerifyingKey, envelope: &[u8], subject: &Subject) -> Finding {
     match statement::verify_about(key, envelope, subject) {
         Ok(predicate) => Finding { holds: true, says: meaning(&predicate) },
+        Err(StatementError::Subject { found, .. }) => Finding { holds: false, says: other(&found, subject) },
         Err(error) => Finding { holds: false, says: vec![error.to_string()] },
     }
+}
+
+/// It holds, and is about something else.
+fn other(found: &str, subject: &Subject) -> Vec<String> {
+    let mut says = vec![format!("it is signed with this key, and about something else: {found}")];
+    if found.ends_with(&subject.digest.to_string()) {
+        says.push(
+            "those are these bytes under another name; if the file was renamed, give the old --name"
+                .to_owned(),
+        );
+    }
+    says
 }
 
 /// What a statement says, in words.
