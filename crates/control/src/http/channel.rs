@@ -3,13 +3,14 @@
 //! An index is made from one channel row, so a client sees either all of a promotion or nothing of it. Everybody may
 //! read a channel: that is what publishing means.
 
+use super::Routes;
 use super::error::{self, HttpError};
 use super::range;
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_formats::conda::Repodata;
@@ -17,8 +18,8 @@ use forgeyard_model::ChannelName;
 use forgeyard_model::channel::Channel;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/channels/{name}", routing::get(describe))
         .route("/channels/{name}/{subdir}/{file}", routing::get(file))
 }

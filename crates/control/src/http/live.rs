@@ -1,11 +1,12 @@
 //! `GET /api/v1/live`: server-sent events for live views. Each names what changed; the page fetches the fragment.
 
+use super::Routes;
 use super::error::HttpError;
 use crate::app::App;
 use crate::auth::Caller;
 use axum::extract::{Query, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::{Router, routing};
+use axum::routing;
 use forgeyard_model::PipelineId;
 use futures::stream::{self, Stream};
 use serde::Deserialize;
@@ -13,8 +14,8 @@ use std::convert::Infallible;
 use tokio::sync::broadcast::error::RecvError;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new().route("/api/v1/live", routing::get(live))
+pub fn routes() -> Routes {
+    Routes::new().route("/api/v1/live", routing::get(live))
 }
 
 #[derive(Deserialize)]

@@ -390,7 +390,7 @@ pub fn ready() -> EnvironmentState {
         digest: digest(file),
         url: format!("https://{channel}/linux-64/{file}"),
     };
-    let ours = "farm.example.org/channel/kestrel-main";
+    let ours = "farm.example.org/channels/kestrel-main";
     EnvironmentState::Ready {
         lock: vec![
             locked("_libgcc_mutex-0.1-conda_forge.tar.bz2", "conda.example.org/conda-forge"),
