@@ -318,7 +318,7 @@ async fn environment_work(
                 _ => None,
             })
         };
-        if work.is_some() || tokio::time::timeout_at(deadline, version.changed()).await.is_err() {
+        if work.is_some() || !app.changed(&mut version, deadline).await {
             return Ok(Json(json!(work)));
         }
     }

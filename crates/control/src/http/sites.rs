@@ -68,7 +68,7 @@ async fn get_desired(
         let set = desired(&app.core.read(), caller.0.id, |attempt| app.keys.attempt_token(attempt));
         let Some(set) = set else { return Err(super::error::missing("site", caller.0.id)) };
         let news = set.epoch != query.epoch || set.generation > query.after;
-        if news || tokio::time::timeout_at(deadline, version.changed()).await.is_err() {
+        if news || !app.changed(&mut version, deadline).await {
             return Ok(Json(set));
         }
     }

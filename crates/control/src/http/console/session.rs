@@ -2,7 +2,7 @@
 //! its time, with the token, or with the sign-out in its browser.
 
 use super::form::{self, Form};
-use super::{Page, html, shell};
+use super::{html, shell};
 use crate::app::App;
 use crate::auth;
 use crate::console::{entry, routes};
