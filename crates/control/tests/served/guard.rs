@@ -39,7 +39,7 @@ fn filled(path: &str) -> String {
         ("/jobs/", "job"),
         ("/devices/", "dev"),
         ("/leases/", "lease"),
-        ("/runners/", "run"),
+        ("/runners/", "rnr"),
         ("/sites/", "site"),
         ("/artifacts/", "art"),
         ("/environments/", "env"),
@@ -64,7 +64,7 @@ fn unsafe_methods() -> impl Iterator<Item = Method> {
 fn the_parameters_of_the_walk_are_well_formed() {
     let known: forgeyard_model::RunnerId =
         filled("/runners/{id}").rsplit('/').next().unwrap().parse().unwrap();
-    assert!(known.to_string().starts_with("run"));
+    assert!(known.to_string().starts_with("rnr_"));
     for (path, id) in [("/jobs/{id}", "job_"), ("/devices/{id}", "dev_"), ("/leases/{id}", "lease_")] {
         assert!(filled(path).contains(id), "{path}");
     }
