@@ -39,14 +39,15 @@ impl Chromedriver {
             .stderr(Stdio::null())
             .spawn()
             .expect("chromedriver starts");
-        let lines = BufReader::new(process.stdout.take().expect("its output")).lines();
-        for line in lines.map_while(Result::ok) {
-            if let Some((_, port)) = line.split_once("started successfully on port ") {
-                let port = port.trim_end_matches('.').to_owned();
-                return Some(Self { process, address: format!("http://127.0.0.1:{port}") });
-            }
-        }
-        panic!("chromedriver did not say its port");
+        let mut lines =
+            BufReader::new(process.stdout.take().expect("its output")).lines().map_while(Result::ok);
+        let mut started = Self { process, address: String::new() };
+        let port = lines.find_map(|line| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            Some(port.trim_end_matches('.').to_owned())
+        });
+        started.address = format!("http://127.0.0.1:{}", port.expect("chromedriver says its port"));
+        Some(started)
     }
 
     async fn browser(&self, profile: &std::path::Path) -> WebDriver {
