@@ -153,6 +153,8 @@ async fn browsers_get_errors_as_pages_and_programs_get_the_one_error() {
         assert!(answer.body.contains("There is no such thing here"), "{path}: {}", answer.body);
         assert_eq!(answer.header(header::CONTENT_SECURITY_POLICY), assets::CONTENT_SECURITY_POLICY);
     }
+    let described = get(&rig, "/channels/none", Some(&session)).await;
+    assert_eq!(described.header(header::LOCATION), "/channel/none");
     for (path, status, kind) in [
         ("/api/v1/nowhere", 404, "not_found"),
         ("/api/v1/jobs/nonsense", 400, "invalid"),
