@@ -31,11 +31,6 @@ pub(crate) fn init(argv: &[OsString]) -> i32 {
     for signal in passed.into_iter().chain([Signal::SIGCHLD]) {
         signals.add(signal);
     }
-    // Blocked signals wait until they are asked for below; the command starts with none blocked.
-    if let Err(error) = signals.thread_block() {
-        eprintln!("forgeyard: cannot block signals: {error}");
-        return NOT_RUNNABLE;
-    }
     let child = match Command::new(program).args(arguments).process_group(0).spawn() {
         Ok(child) => Pid::from_raw(child.id() as i32),
         Err(error) => {
@@ -43,6 +38,15 @@ pub(crate) fn init(argv: &[OsString]) -> i32 {
             return if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
         }
     };
+    // Blocked signals wait until they are asked for below. The command inherits what is blocked, so it was started
+    // before; a signal that came in between was ignored, as process 1 does, and the end of the command is looked for.
+    if let Err(error) = signals.thread_block() {
+        eprintln!("forgeyard: cannot block signals: {error}");
+        return NOT_RUNNABLE;
+    }
+    if let Some(code) = collect(child) {
+        return code;
+    }
     loop {
         match signals.wait() {
             Ok(Signal::SIGCHLD) => {

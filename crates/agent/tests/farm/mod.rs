@@ -1,6 +1,7 @@
 //! A *simulated* farm: the far side of `/agent/v1` on loopback, with real bytes and planned faults. One attempt each.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -248,6 +249,7 @@ async fn artifact(
         name,
         digest,
         size,
+        package: None,
         pipeline: PipelineId::new(Timestamp::from_micros(1), 1),
         job: None,
         attempt: Some(attempt),

@@ -1,6 +1,7 @@
 //! One sandbox machine on this host, with a simulated farm: what the tests of real containers share.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use crate::farm::{Farm, TOKEN};
 use forgeyard_model::device::DeviceFacts;
@@ -49,6 +50,7 @@ pub(crate) struct Rig {
     pub(crate) state: PathBuf,
     pub(crate) run: PathBuf,
     pub(crate) cgroup_parent: String,
+    config: SandboxConfig,
     _dirs: [tempfile::TempDir; 2],
 }
 
@@ -78,7 +80,7 @@ impl Rig {
             ..SandboxConfig::new("sandbox".parse().unwrap(), PathBuf::new(), vec![agent.to_owned()])
         };
         let (state, run) = (config.state_dir.clone(), config.run_dir.clone());
-        let provider = Arc::new(SandboxProvider::new(config, images));
+        let provider = Arc::new(SandboxProvider::new(config.clone(), images));
         let image = Image { name: "host".parse().unwrap(), root: ImageRoot::Host { allow: Vec::new() } };
         let runner = RunnerId::new(Timestamp::from_micros(1_000_000), u128::from(unique));
         Self {
@@ -91,8 +93,14 @@ impl Rig {
             state,
             run,
             cgroup_parent,
+            config,
             _dirs: dirs,
         }
+    }
+
+    /// A second provider on the same folders, as after a restart.
+    pub(crate) fn reopened(&self) -> SandboxProvider {
+        SandboxProvider::new(self.config.clone(), Arc::new(NoImages))
     }
 
     pub(crate) fn machine(&self) -> MachineSpec {
@@ -131,6 +139,20 @@ impl Rig {
     pub(crate) fn pid(&self, file: &str) -> Option<i32> {
         let text = std::fs::read_to_string(self.folder().join(file)).ok()?;
         text.split(' ').next()?.trim().parse().ok()
+    }
+
+    /// The end of a machine that is looked at again and again, as a site does.
+    pub(crate) async fn facts_of_a_watched_machine(&self) -> forgeyard_model::verdict::ExitFacts {
+        let watched = async {
+            loop {
+                self.provider_list().await;
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            facts = self.farm.facts() => facts,
+            () = watched => unreachable!("the watch has no end"),
+        }
     }
 
     /// Kills the agent at once, as a crash would.

@@ -169,7 +169,7 @@ async fn refusal(call: String, status: StatusCode, mut answer: Response) -> Clie
         }
     }
     match serde_json::from_slice::<ApiError>(&body) {
-        Ok(error) => ClientError::Refused { call, error },
+        Ok(error) => ClientError::Refused { call, error: Box::new(error) },
         Err(_) => ClientError::Answer { call, reason: format!("status {status}") },
     }
 }
@@ -216,8 +216,10 @@ mod tests {
 
     #[test]
     fn only_own_trouble_of_the_farm_is_worth_another_try() {
-        let refused =
-            |kind| ClientError::Refused { call: String::new(), error: ApiError::new(kind, "x", "x") };
+        let refused = |kind| ClientError::Refused {
+            call: String::new(),
+            error: Box::new(ApiError::new(kind, "x", "x")),
+        };
         assert!(transient(&refused(ErrorKind::Unavailable)));
         assert!(!transient(&refused(ErrorKind::Mismatch)));
         assert!(superseded(&refused(ErrorKind::Superseded)));

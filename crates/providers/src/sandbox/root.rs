@@ -7,6 +7,8 @@
 use crate::Error;
 use crate::sandbox::oci::Shown;
 use forgeyard_model::machine::{INSIDE_INIT, INSIDE_STATUS};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// Folders of a skeleton.
@@ -154,6 +156,10 @@ fn frame(root: &Path, wanted: &Wanted<'_>) -> Result<(), Error> {
     for name in FOLDERS {
         folder(&root.join(name))?;
     }
+    // The runtime gives its own memory file system the mode of the folder below it.
+    let run = root.join("run");
+    std::fs::set_permissions(&run, Permissions::from_mode(0o1777))
+        .map_err(|source| failed("open up", &run, source))?;
     file(&below(root, Path::new(INSIDE_INIT)), None)?;
     folder(&below(root, Path::new(INSIDE_STATUS)))?;
     link(Path::new("/tmp"), &root.join("var/tmp"))?;

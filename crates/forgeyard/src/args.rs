@@ -1,0 +1,77 @@
+//! The command line: its words, and which service or request each of them is.
+//!
+//! Exit codes: 0 done; 1 it did not succeed; 2 the command line was wrong; 3 the farm refused; 4 no answer from it.
+
+use crate::{commands, farm, tour};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A self-hosted CI farm for GPU software: from pull request to tested package to running environment.
+#[derive(Parser)]
+#[command(name = "forgeyard", version, about, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the whole chain on this machine, on real input, from webhook to running environment.
+    Tour(tour::TourArgs),
+    /// Run a farm on this machine: control plane, site and environments in one process.
+    Up(UpArgs),
+    /// Run the control plane alone.
+    Serve(UpArgs),
+    /// Run a site: on a GPU box, dialling out to a farm.
+    Site(commands::site::SiteArgs),
+    #[command(flatten)]
+    Client(commands::ClientCommand),
+    /// Look whether this host can do what a farm needs.
+    Doctor(commands::doctor::DoctorArgs),
+    /// Print the devices of this host as JSON; the site runs this in a child process.
+    #[command(name = "probe-devices", hide = true)]
+    ProbeDevices {
+        /// Show the simulated GPU beside real ones.
+        #[arg(long)]
+        simulated: bool,
+    },
+}
+
+/// Options of a farm on this machine.
+#[derive(Args, Clone)]
+pub struct UpArgs {
+    /// Folder of the farm: database, blobs, keys.
+    #[arg(long, env = "FORGEYARD_DATA", default_value = "forgeyard-data")]
+    pub data: PathBuf,
+    /// Configuration; everything in it has a default.
+    #[arg(long, env = "FORGEYARD_CONFIG")]
+    pub config: Option<PathBuf>,
+}
+
+/// Parses and runs.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(async {
+        match cli.command {
+            Command::Tour(args) => tour::run(args).await,
+            Command::Up(args) => farm::up(args, true).await,
+            Command::Serve(args) => farm::up(args, false).await,
+            Command::Site(args) => commands::site::run(args).await,
+            Command::Client(command) => commands::run(command).await,
+            Command::Doctor(args) => commands::doctor::run(args).await,
+            Command::ProbeDevices { simulated } => commands::probe(simulated),
+        }
+    });
+    match result {
+        Ok(code) => code,
+        Err(error) => crate::output::failure(&error),
+    }
+}

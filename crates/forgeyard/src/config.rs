@@ -1,0 +1,255 @@
+//! `forgeyard.toml`: what an operator writes, and the defaults of everything that is not written.
+//!
+//! Secrets are never in it: the webhook secret comes from `FORGEYARD_WEBHOOK_SECRET` or a file.
+
+use anyhow::{Context as _, Result, bail};
+use forgeyard_formats::{access, toml_text};
+use forgeyard_model::Secret;
+use forgeyard_model::access::Access;
+use forgeyard_model::config::{FarmConfig, Flavors, RepositoryConfig};
+use forgeyard_model::resources::{Flavor, GpuRequest, Image, ImageRoot, Isolation, Pool};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Where a farm listens when nothing else is said.
+pub const ADDRESS: &str = "127.0.0.1:8417";
+
+/// TLS by files.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Tls {
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Key, PEM.
+    pub key: PathBuf,
+}
+
+/// The file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct FileConfig {
+    /// Name of the farm.
+    pub farm: Option<String>,
+    /// Where to listen.
+    pub listen: Option<SocketAddr>,
+    /// How people reach it.
+    pub public_url: Option<String>,
+    /// Database: `sqlite:` (in the data folder) or `postgres://…`.
+    pub database: Option<String>,
+    /// TLS by files.
+    pub tls: Option<Tls>,
+    /// File with the secret of webhooks.
+    pub webhook_secret_file: Option<PathBuf>,
+    /// File with who may use what.
+    pub access: Option<PathBuf>,
+    /// Repositories.
+    #[serde(default)]
+    pub repositories: Vec<RepositoryConfig>,
+    /// Pools, in order of preference.
+    pub pools: Option<Vec<Pool>>,
+    /// Shapes.
+    pub flavors: Option<Vec<Flavor>>,
+    /// Images.
+    pub images: Option<Vec<Image>>,
+    /// Which flavor each kind of job gets.
+    pub use_flavors: Option<Flavors>,
+    /// Attempts at once.
+    pub max_running: Option<u32>,
+    /// Where the conda build engine is.
+    pub engine: Option<PathBuf>,
+    /// Largest artifact, in MiB.
+    pub artifact_limit_mib: Option<u64>,
+    /// Offer the simulated GPU beside real ones.
+    #[serde(default)]
+    pub simulated_beside_real: bool,
+}
+
+/// A name that is written here.
+fn name<T: std::str::FromStr>(text: &str) -> Result<T>
+where
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    text.parse().with_context(|| format!("the built-in name `{text}`"))
+}
+
+/// What this host offers, for the defaults.
+#[derive(Debug, Clone, Copy)]
+pub struct HostSize {
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u64,
+}
+
+impl HostSize {
+    /// Of this machine.
+    pub fn here() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let text = fs_err::read_to_string("/proc/meminfo").unwrap_or_default();
+        let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let kib: u64 = total.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(1 << 20);
+        Self { cpus, memory_mib: kib / 1024 }
+    }
+}
+
+impl FileConfig {
+    /// Reads the file, when there is one.
+    pub fn read(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = fs_err::read_to_string(path)?;
+        Ok(toml_text::read(&path.display().to_string(), &text)?)
+    }
+
+    /// Secret of webhooks: the environment first, then the file.
+    pub fn webhook_secret(&self) -> Result<Option<Secret>> {
+        if let Ok(text) = std::env::var("FORGEYARD_WEBHOOK_SECRET") {
+            return Ok(Some(Secret::new(text)));
+        }
+        let Some(path) = &self.webhook_secret_file else { return Ok(None) };
+        let text = fs_err::read_to_string(path)?;
+        if text.trim().is_empty() {
+            bail!("the webhook secret in {} is empty", path.display());
+        }
+        Ok(Some(Secret::new(text.trim())))
+    }
+
+    /// Where the engine is: the file, then `FORGEYARD_ENGINE`, then the usual place.
+    pub fn engine(&self) -> PathBuf {
+        let from_environment = || std::env::var_os("FORGEYARD_ENGINE").map(PathBuf::from);
+        self.engine.clone().or_else(from_environment).unwrap_or_else(|| "/opt/forgeyard/engine".into())
+    }
+
+    /// The configuration that decisions are made under.
+    pub fn farm(&self, host: HostSize) -> Result<FarmConfig> {
+        let engine = self.engine();
+        let access = match &self.access {
+            Some(path) => access::read(&path.display().to_string(), &fs_err::read_to_string(path)?)?,
+            None => Access::default(),
+        };
+        let flavors = match &self.flavors {
+            Some(flavors) => flavors.clone(),
+            None => default_flavors(host)?,
+        };
+        let images = match &self.images {
+            Some(images) => images.clone(),
+            None => vec![Image {
+                name: name("host")?,
+                root: ImageRoot::Host { allow: vec![engine.display().to_string()] },
+            }],
+        };
+        let pools = match &self.pools {
+            Some(pools) => pools.clone(),
+            None => vec![Pool {
+                name: name("local")?,
+                provider: name("sandbox")?,
+                flavors: flavors.iter().map(|flavor| flavor.name.clone()).collect(),
+                image: images.first().map_or_else(|| name("host"), |image| Ok(image.name.clone()))?,
+                isolation: Isolation::SharedKernel,
+                max: 8,
+            }],
+        };
+        let use_flavors = match &self.use_flavors {
+            Some(flavors) => flavors.clone(),
+            None => Flavors {
+                plan: name("small")?,
+                build: name("build")?,
+                test: name("small")?,
+                gpu_test: name("gpu")?,
+            },
+        };
+        let config = FarmConfig {
+            farm: self.farm.clone().unwrap_or_else(|| "forgeyard".to_owned()),
+            pools,
+            flavors,
+            images,
+            use_flavors,
+            repositories: self.repositories.clone(),
+            access,
+            max_running: self.max_running.unwrap_or(16),
+            folder_channel: name("folders")?,
+            engine_path: engine.display().to_string(),
+        };
+        check(&config)?;
+        Ok(config)
+    }
+}
+
+/// Names that are used must be declared.
+fn check(config: &FarmConfig) -> Result<()> {
+    let uses = &config.use_flavors;
+    for flavor in [&uses.plan, &uses.build, &uses.test, &uses.gpu_test] {
+        if config.flavor(flavor).is_none() {
+            bail!("`use-flavors` names the flavor `{flavor}`, which is not declared under [[flavors]]");
+        }
+    }
+    for pool in &config.pools {
+        if config.image(&pool.image).is_none() {
+            bail!(
+                "pool `{}` boots the image `{}`, which is not declared under [[images]]",
+                pool.name,
+                pool.image
+            );
+        }
+        if let Some(flavor) = pool.flavors.iter().find(|flavor| config.flavor(flavor).is_none()) {
+            bail!(
+                "pool `{}` offers the flavor `{flavor}`, which is not declared under [[flavors]]",
+                pool.name
+            );
+        }
+    }
+    Ok(())
+}
+
+fn default_flavors(host: HostSize) -> Result<Vec<Flavor>> {
+    let build = (host.memory_mib * 7 / 10).max(512);
+    let flavor =
+        |text: &str, cpus: u32, memory_mib: u64, disk_mib: u64, hours: u64, gpu: bool| -> Result<Flavor> {
+            Ok(Flavor {
+                name: name(text)?,
+                cpu_millis: cpus * 1000,
+                memory_mib,
+                disk_mib,
+                processes: 4096,
+                time_limit_seconds: hours * 3600,
+                gpu: gpu.then_some(GpuRequest {
+                    count: 1,
+                    kind: None,
+                    min_memory_mib: 0,
+                    min_compute_capability: 0,
+                }),
+                network: false,
+            })
+        };
+    Ok(vec![
+        flavor("small", 1, (host.memory_mib / 8).clamp(512, 4096), 8 << 10, 1, false)?,
+        flavor("build", host.cpus, build, 64 << 10, 12, false)?,
+        flavor("gpu", host.cpus, (host.memory_mib / 2).max(512), 32 << 10, 6, true)?,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_makes_a_whole_farm() {
+        let config = FileConfig::default().farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap();
+        assert_eq!(config.pools.len(), 1);
+        assert!(config.access.grants.is_empty(), "nobody is allowed anything by default");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_the_nearest_one() {
+        let error =
+            toml_text::read::<FileConfig>("forgeyard.toml", "max-runing = 3\n").unwrap_err().to_string();
+        assert!(error.contains("max-runing") && error.contains("max-running"), "{error}");
+    }
+
+    #[test]
+    fn a_flavor_that_is_used_must_be_declared() {
+        let config = FileConfig { flavors: Some(Vec::new()), ..FileConfig::default() };
+        let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
+        assert!(error.contains("not declared under [[flavors]]"), "{error}");
+    }
+}

@@ -1,0 +1,22 @@
+//! `forgeyard`: arguments → options → services. Nothing is decided here.
+
+#![allow(unreachable_pub, reason = "a binary has no outside; `pub` here means: of this module for others")]
+
+mod args;
+mod commands;
+mod config;
+mod farm;
+mod output;
+mod tour;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // The agent starts a runtime of its own and must not pay for anything else.
+    let mut arguments = std::env::args_os();
+    let _program = arguments.next();
+    if std::env::args_os().nth(1).is_some_and(|first| first == "agent") {
+        return forgeyard_agent::run(arguments.skip(1));
+    }
+    args::main()
+}

@@ -1,0 +1,354 @@
+//! `forgeyard tour`: the whole job on real input, on this machine, with every link the real one.
+//!
+//! Two signed webhooks in GitHub's shape are sent to a farm in this process. The first is a pull request: built and
+//! tested, not promotable. The second is the push after its merge: built, tested, promoted, an environment made from
+//! the channel, the packaged program run in it. Then every claim is checked, and the exit code says whether all held.
+
+mod example;
+mod report;
+mod repository;
+
+use crate::config::{FileConfig, HostSize};
+use crate::farm::{self, Farm, FarmOptions};
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use forgeyard_api::client::{Client, HttpOptions};
+use forgeyard_api::people::PipelineView;
+use forgeyard_formats::webhook::compose::{ComposedPullRequest, ComposedPush, ComposedRepository, Signed};
+use forgeyard_model::access::{Access, EventClass, Grant, GrantRepository};
+use forgeyard_model::config::RepositoryConfig;
+use forgeyard_model::delivery::DeliveryState;
+use forgeyard_model::forge::Person;
+use forgeyard_model::resources::Isolation;
+use forgeyard_model::{PipelineId, Secret};
+use indicatif::{ProgressBar, ProgressStyle};
+use repository::Repository;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Numeric ids of the tour's repository and person: above 32 bits, as real ones will be.
+const REPOSITORY: u64 = 5_000_000_001;
+const PERSON: u64 = 5_000_000_002;
+/// Longest time that one pipeline of the tour may take.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Options of the tour.
+#[derive(Args, Clone)]
+pub struct TourArgs {
+    /// Leave the farm and its console up at the end.
+    #[arg(long)]
+    keep: bool,
+    /// Folder of the tour's farm; a temporary one when absent.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Carry a recipe folder that none of us wrote as well: PyOpenCL, prepared by `examples/pyopencl/prepare.sh`.
+    #[arg(long)]
+    all: bool,
+    /// Folder with a prepared source for `--all`.
+    #[arg(long, default_value = "examples/pyopencl")]
+    pyopencl: PathBuf,
+    /// Go on with the tour that a killed one left in `--data`.
+    #[arg(long, requires = "data")]
+    resume: bool,
+}
+
+/// Runs the tour.
+pub async fn run(args: TourArgs) -> Result<ExitCode> {
+    farm::logging("error");
+    let started = Instant::now();
+    let temporary = match &args.data {
+        Some(_) => None,
+        None => Some(tempfile::Builder::new().prefix("forgeyard-tour-").tempdir_in("/var/tmp")?),
+    };
+    let data = match (&args.data, &temporary) {
+        (Some(data), _) => farm::folder(data)?,
+        (None, Some(folder)) => folder.path().to_owned(),
+        (None, None) => bail!("no folder for the tour"),
+    };
+    let tour = Tour::start(&data, args.resume).await?;
+    let outcome = tour.carry(&args, started).await;
+    if args.keep {
+        println!(
+            "The farm stays up: {}/  (token in {}). Ctrl-C ends it.",
+            tour.farm.url,
+            data.join("admin.token").display()
+        );
+        farm::wait_for_signal().await;
+    }
+    tour.farm.stop().await?;
+    match outcome {
+        Ok(true) => Ok(ExitCode::SUCCESS),
+        Ok(false) => {
+            if let Some(folder) = temporary {
+                println!("The tour's farm is kept for reading: {}", folder.keep().display());
+            }
+            Ok(ExitCode::FAILURE)
+        }
+        Err(error) => {
+            if let Some(folder) = temporary {
+                eprintln!("the tour's farm is kept for reading: {}", folder.keep().display());
+            }
+            Err(error)
+        }
+    }
+}
+
+struct Tour {
+    farm: Farm,
+    client: Client,
+    http: reqwest::Client,
+    secret: Secret,
+    repository: Repository,
+}
+
+fn composed() -> ComposedRepository {
+    ComposedRepository {
+        id: REPOSITORY,
+        full_name: "forgeyard/fy-bandwidth".to_owned(),
+        owner: Person { id: PERSON, login: "forgeyard".to_owned() },
+        default_branch: "main".to_owned(),
+        fork: false,
+    }
+}
+
+fn person() -> Person {
+    Person { id: PERSON, login: "visitor".to_owned() }
+}
+
+impl Tour {
+    async fn start(data: &std::path::Path, resume: bool) -> Result<Self> {
+        let sources = farm::folder(&data.join("tour"))?;
+        let saved = sources.join("commits");
+        let repository = if resume && saved.is_file() {
+            let text = fs_err::read_to_string(&saved)?;
+            let (base, head) = text.trim().split_once(' ').context("the saved tour is damaged")?;
+            Repository { path: sources.join("repository.git"), base: base.to_owned(), head: head.to_owned() }
+        } else {
+            let made = repository::make(&sources, example::write)?;
+            fs_err::write(&saved, format!("{} {}\n", made.base, made.head))?;
+            made
+        };
+        let secret_file = sources.join("webhook.secret");
+        if !secret_file.is_file() {
+            fs_err::write(&secret_file, forgeyard_control::keys::new_token())?;
+        }
+        let secret = Secret::new(fs_err::read_to_string(&secret_file)?.trim());
+        let mut file = FileConfig { farm: Some("tour".to_owned()), ..FileConfig::default() };
+        file.repositories.push(RepositoryConfig {
+            forge: "github".parse()?,
+            id: REPOSITORY,
+            name: "forgeyard/fy-bandwidth".to_owned(),
+            source: repository.path.display().to_string(),
+            protected: vec!["main".to_owned()],
+            channel: "forgeyard".parse()?,
+        });
+        let mut config = file.farm(HostSize::here())?;
+        config.access = access();
+        let engine = file.engine();
+        if !engine.join("bin/python").exists() {
+            bail!(
+                "the conda build engine is not in {}; run scripts/install-engine.sh, or `make run`, which does it",
+                engine.display()
+            );
+        }
+        let farm = farm::start(
+            FarmOptions {
+                data: data.to_owned(),
+                listen: ([127, 0, 0, 1], 0).into(),
+                public_url: None,
+                database: "sqlite:".to_owned(),
+                tls: None,
+                config,
+                webhook_secret: Some(secret.clone()),
+                artifact_limit: 4 << 30,
+                simulated_beside_real: false,
+                whole: true,
+            },
+            farm::recorder()?,
+        )
+        .await?;
+        let client = Client::new(&farm.url, Some(farm.admin.clone()), &HttpOptions::default())?;
+        let http = reqwest::Client::new();
+        println!("Farm:    {}/  (console; token in {})", farm.url, data.join("admin.token").display());
+        Ok(Self { farm, client, http, secret, repository })
+    }
+
+    async fn carry(&self, args: &TourArgs, started: Instant) -> Result<bool> {
+        self.show_device().await?;
+        println!("\nWebhook 1: pull_request.synchronize, signed");
+        let guid = "tour-pull-request";
+        let body = self.pull_request()?;
+        let first = self.send(guid, &body).await?;
+        let first = self.follow(first).await?;
+        println!("\nWebhook 2: push to the protected branch after the merge, signed");
+        if self.repository_is_open()? {
+            self.repository.merge()?;
+        }
+        let body = self.push()?;
+        let second = self.send("tour-push", &body).await?;
+        let second = self.follow(second).await?;
+        let mut further = Vec::new();
+        if args.all {
+            println!("\nA source that none of us wrote: PyOpenCL");
+            let id = crate::commands::run_folder(
+                &self.client,
+                &args.pyopencl,
+                &args.pyopencl.join("forgeyard.toml"),
+            )
+            .await?;
+            further.push(self.follow(id).await?);
+        }
+        report::print(&self.client, &self.farm, &first, &second, &further, started).await
+    }
+
+    fn repository_is_open(&self) -> Result<bool> {
+        let text = fs_err::read_to_string(self.repository.path.join("refs/heads/main")).unwrap_or_default();
+        Ok(text.trim() != self.repository.head)
+    }
+
+    async fn show_device(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let devices = self.client.devices().await?;
+            if let Some(device) = devices.first() {
+                println!(
+                    "Device:  {} — {} ({})",
+                    device.facts.model,
+                    device.facts.kind.label(),
+                    device.facts.driver
+                );
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("the site reports no device; run `forgeyard doctor` to see why");
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn pull_request(&self) -> Result<Signed> {
+        let composed = ComposedPullRequest {
+            action: "synchronize".to_owned(),
+            repository: composed(),
+            number: 1,
+            title: "Say where it is measured".to_owned(),
+            base: "main".to_owned(),
+            base_sha: self.repository.base.clone(),
+            head_repository: composed(),
+            head: "faster".to_owned(),
+            head_sha: self.repository.head.clone(),
+            before: self.repository.base.clone(),
+            author: person(),
+            sender: person(),
+            installation: 1,
+            at: "2026-01-01T00:00:00Z".to_owned(),
+        };
+        Ok(composed.signed(&self.secret)?)
+    }
+
+    fn push(&self) -> Result<Signed> {
+        let composed = ComposedPush {
+            repository: composed(),
+            git_ref: "refs/heads/main".to_owned(),
+            before: Some(self.repository.base.clone()),
+            after: Some(self.repository.head.clone()),
+            message: "Say where it is measured".to_owned(),
+            sender: person(),
+            installation: 1,
+            at: "2026-01-01T00:00:00Z".to_owned(),
+        };
+        Ok(composed.signed(&self.secret)?)
+    }
+
+    /// Sends a webhook and waits until it started a pipeline.
+    async fn send(&self, guid: &str, signed: &Signed) -> Result<PipelineId> {
+        let request = self
+            .http
+            .post(format!("{}/webhooks/github", self.farm.url))
+            .header("content-type", "application/json")
+            .header("x-github-event", signed.event)
+            .header("x-github-delivery", guid)
+            .header("x-hub-signature-256", &signed.signature)
+            .body(signed.body.clone());
+        let answer = request.send().await?;
+        if !answer.status().is_success() {
+            bail!("the webhook was refused with {}: {}", answer.status(), answer.text().await?);
+        }
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let deliveries = self.client.deliveries().await?;
+            match deliveries.into_iter().find(|delivery| delivery.guid == guid).map(|delivery| delivery.state)
+            {
+                Some(DeliveryState::Started { pipeline }) => return Ok(pipeline),
+                Some(DeliveryState::Settled { reason } | DeliveryState::Rejected { reason }) => {
+                    bail!("the webhook started nothing: {reason}")
+                }
+                Some(DeliveryState::Stored) | None if Instant::now() > deadline => {
+                    bail!("the webhook was stored and not read in 30 s")
+                }
+                Some(DeliveryState::Stored) | None => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    /// Shows a pipeline as it goes on, until it is over.
+    async fn follow(&self, id: PipelineId) -> Result<PipelineView> {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("  {spinner} {msg} ({elapsed})") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        let mut shown: std::collections::BTreeMap<String, String> = Default::default();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let view = self.client.pipeline(id).await?;
+            for job in &view.jobs {
+                let state = job.state.name().to_owned();
+                let known = shown.insert(job.key.clone(), state.clone());
+                if known.as_ref() != Some(&state) && job.state.ended() {
+                    let took = view.attempts.iter().rfind(|attempt| attempt.job == job.id);
+                    let took = took.and_then(|attempt| {
+                        Some(crate::output::seconds(attempt.placed_at, attempt.ended_at?))
+                    });
+                    bar.println(format!("  {:<28} {state} {}", job.key, took.unwrap_or_default()));
+                }
+            }
+            let at_work: Vec<String> = view
+                .jobs
+                .iter()
+                .filter(|job| job.state.attempt().is_some() || job.state.name() == "queued")
+                .map(|job| format!("{} {}", job.key, job.state.name()))
+                .collect();
+            let now =
+                if at_work.is_empty() { view.pipeline.state.name().to_owned() } else { at_work.join(", ") };
+            bar.set_message(now);
+            if view.pipeline.state.ended() {
+                bar.finish_and_clear();
+                return Ok(view);
+            }
+            if Instant::now() > deadline {
+                bail!("{id} did not end in {} s", PATIENCE.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// One grant: the visitor may use the local pool for pushes and pull requests of this repository.
+fn access() -> Access {
+    Access {
+        grants: vec![Grant {
+            id: "tour".to_owned(),
+            repository: GrantRepository { id: Some(REPOSITORY), name: "forgeyard/fy-bandwidth".to_owned() },
+            resources: ["local".to_owned()].into(),
+            events: [EventClass::Push, EventClass::PullRequest].into(),
+            users: [PERSON].into(),
+            lists: Default::default(),
+            teams: Default::default(),
+            roles: Default::default(),
+            isolation: Some(Isolation::SharedKernel),
+        }],
+        ..Access::default()
+    }
+}
