@@ -117,6 +117,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         secure: options.tls.is_some(),
         metrics: options.metrics,
         artifact_limit: options.artifact_limit,
+        stop: stop.clone(),
     };
     let first_start = admin(&app).await?;
     tokio::spawn(effect::run(app.clone(), stop.clone()));

@@ -1,5 +1,6 @@
 //! `/agent/v1`: one attempt, one agent. Everything but redeeming needs the session token of exactly this attempt.
 
+use super::Routes;
 use super::error::{self, HttpError, invalid};
 use super::range;
 use crate::app::App;
@@ -11,7 +12,7 @@ use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::agent::{self, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed};
 use forgeyard_api::error::ErrorKind;
@@ -33,8 +34,8 @@ const LOG_CAP: u64 = 64 << 20;
 const LOG_PIECE: usize = 4 << 20;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route(agent::REDEEM, routing::post(redeem))
         .route(agent::HEARTBEAT, routing::post(heartbeat))
         .route(agent::LOG, routing::post(log).layer(axum::extract::DefaultBodyLimit::max(LOG_PIECE)))
@@ -61,6 +62,10 @@ impl FromRequestParts<App> for Agent {
         let Path(path) = Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, app)
             .await
             .map_err(|error| invalid("agent.path", error.to_string()))?;
+        let sent = bearer(&parts.headers).map(str::to_owned).ok_or_else(|| {
+            let text = "an agent must send its session token";
+            HttpError(ApiError::new(ErrorKind::Unauthenticated, "agent.no_token", text))
+        })?;
         let id: AttemptId = path
             .get("attempt")
             .and_then(|text| text.parse().ok())
@@ -71,8 +76,7 @@ impl FromRequestParts<App> for Agent {
             TokenState::Redeemed { nonce } | TokenState::Closed { nonce } => nonce,
             TokenState::Unused => return Err(wrong_session(id)),
         };
-        let sent = bearer(parts).unwrap_or_default();
-        if !keys::same(sent, &app.keys.session_token(&attempt, nonce)) {
+        if !keys::same(&sent, &app.keys.session_token(&attempt, nonce)) {
             return Err(wrong_session(id));
         }
         Ok(Self(attempt))

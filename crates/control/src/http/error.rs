@@ -20,10 +20,12 @@ impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let unavailable = self.0.kind == ErrorKind::Unavailable;
-        let mut response = (status, Json(self.0)).into_response();
+        let mut response = (status, Json(&self.0)).into_response();
         if unavailable {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
         }
+        // For whoever shows it in another way, as the console does.
+        response.extensions_mut().insert(self.0);
         response
     }
 }

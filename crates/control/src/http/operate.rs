@@ -1,15 +1,16 @@
 //! `/metrics` and `/healthz`, for machines that watch.
 
+use super::Routes;
 use super::error::{self, HttpError};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::views;
 use axum::extract::State;
-use axum::{Router, routing};
+use axum::routing;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new().route("/metrics", routing::get(metrics)).route("/healthz", routing::get(health))
+pub fn routes() -> Routes {
+    Routes::new().route("/metrics", routing::get(metrics)).route("/healthz", routing::get(health))
 }
 
 async fn metrics(State(app): State<App>, _: Caller) -> String {

@@ -1,5 +1,6 @@
 //! `/api/v1`: for people and programs.
 
+use super::Routes;
 use super::error::{self, HttpError, invalid};
 use super::range;
 use crate::app::App;
@@ -9,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::people::*;
@@ -37,9 +38,9 @@ const PIECE: u64 = 256 << 10;
 type Answer<T> = Result<Json<T>, HttpError>;
 
 /// The routes.
-pub fn routes() -> Router<App> {
+pub fn routes() -> Routes {
     use routing::{get, post, put};
-    Router::new()
+    Routes::new()
         .route("/api/v1/status", get(status))
         .route("/api/v1/public-key", get(public_key))
         .route("/api/v1/pipelines", get(pipelines))
@@ -160,7 +161,8 @@ fn whole_characters(bytes: &[u8]) -> usize {
     }
 }
 
-async fn act(app: &App, caller: &Caller, role: Role, input: Input) -> Answer<Value> {
+/// Gives an input as this caller, when its role allows that.
+pub(super) async fn act(app: &App, caller: &Caller, role: Role, input: Input) -> Answer<Value> {
     caller.need(role)?;
     app.core.give(input, caller.principal.clone()).await?;
     Ok(Json(json!({})))
@@ -316,7 +318,7 @@ async fn environment_work(
                 _ => None,
             })
         };
-        if work.is_some() || tokio::time::timeout_at(deadline, version.changed()).await.is_err() {
+        if work.is_some() || !app.changed(&mut version, deadline).await {
             return Ok(Json(json!(work)));
         }
     }

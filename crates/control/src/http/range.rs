@@ -12,7 +12,7 @@ use std::ops::Range;
 use tokio_util::io::ReaderStream;
 
 /// What a `Range` header asks of `size` bytes; `None` = the whole.
-pub fn parse(text: &str, size: u64) -> Result<Option<Range<u64>>, ()> {
+pub(crate) fn parse(text: &str, size: u64) -> Result<Option<Range<u64>>, ()> {
     let Some(spec) = text.trim().strip_prefix("bytes=") else { return Ok(None) };
     // Several ranges may be answered with the whole.
     if spec.contains(',') {
