@@ -7,7 +7,9 @@ pub mod live;
 pub mod operate;
 pub mod people;
 pub mod range;
+pub mod refusals;
 pub mod sites;
+pub mod upload;
 pub mod webhook;
 
 use crate::app::App;
@@ -33,5 +35,6 @@ pub fn router(app: App) -> Router {
         .layer(header(header::X_FRAME_OPTIONS, "DENY"))
         .layer(TraceLayer::new_for_http())
         .layer(CatchPanicLayer::new())
+        .layer(axum::middleware::from_fn(refusals::explain))
         .with_state(app)
 }
