@@ -16,6 +16,7 @@ pub mod agent;
 pub mod chain;
 pub mod packages;
 pub mod repository;
+pub mod schema;
 pub mod site;
 
 use forgeyard_api::ApiError;
