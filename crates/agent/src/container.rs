@@ -14,6 +14,9 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 use tokio::process::Command;
 
+/// Time in which a container must be made.
+const MAKING: Duration = Duration::from_secs(60);
+
 /// What the runtime says of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
@@ -128,8 +131,7 @@ impl<'a> Container<'a> {
             if self.number("pid").is_some() {
                 return Ok(());
             }
-            if waited > Duration::from_secs(60) || (self.number("conmon.pid").is_some() && !self.monitored())
-            {
+            if waited > MAKING || (self.number("conmon.pid").is_some() && !self.monitored()) {
                 // The pid may have been written just before the monitor was looked at.
                 return if self.number("pid").is_some() { Ok(()) } else { Err(failed(self.reason())) };
             }
@@ -145,8 +147,45 @@ impl<'a> Container<'a> {
         if output.status.success() {
             return Ok(());
         }
+        // Somebody was faster: an earlier life of this agent, whose command was still at work.
+        if matches!(self.status().await?, Status::Running | Status::Stopped) {
+            return Ok(());
+        }
         let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         Err(Error::Runtime { program: "runc", action: "start the container", reason })
+    }
+
+    /// Waits until commands that an earlier life of this agent gave are carried out: they outlive it, and making the
+    /// container anew beside one of them would break both.
+    pub(crate) async fn settle(&self) -> Result<(), Error> {
+        let mut waited = Duration::ZERO;
+        while self.in_the_making() {
+            if waited > MAKING {
+                let reason = "an earlier command is still at work".to_owned();
+                return Err(Error::Runtime { program: "runc", action: "make the container", reason });
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            waited += Duration::from_millis(10);
+        }
+        Ok(())
+    }
+
+    /// Whether a runtime command works on this container, or a monitor has not made it yet.
+    fn in_the_making(&self) -> bool {
+        let is = |argument: &[u8], program: &Path| argument == program.as_os_str().as_encoded_bytes();
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let mut arguments = line.split(|byte| *byte == 0);
+            let Some(program) = arguments.next() else { continue };
+            if !arguments.any(|argument| argument == self.id.as_bytes()) {
+                continue;
+            }
+            let monitor = is(program, &self.machine.runtime.conmon);
+            if is(program, &self.machine.runtime.runc) || (monitor && !self.was_made()) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Asks the runtime.

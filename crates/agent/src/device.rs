@@ -1,8 +1,9 @@
 //! Evidence that the job used its device, seen from outside the job.
 //!
-//! `opencl-cpu`: PoCL leaves a shared library in its cache folder for each kernel that was compiled and enqueued; the
-//! folder is new for each machine. A job could make such a file by hand, so this guards against tests that skip
-//! silently, not against malice. `nvidia`: device nodes that processes of the job hold open are sampled; this has not
+//! `opencl-cpu`: PoCL compiles each kernel that is enqueued to a shared library below a folder `kcache` and maps it.
+//! Processes of the job are sampled for such mappings, and the cache folder of the machine, which is new for each, is
+//! looked at in the end. A job could make such a file by hand, so this guards against tests that skip silently, not
+//! against malice. `nvidia`: device nodes that processes of the job hold open are sampled; this has not
 //! been run on a real GPU yet. `amd`: `/dev/kfd` and render nodes likewise, not run either.
 
 use crate::bundle::POCL_CACHE;
@@ -18,8 +19,13 @@ const MOST: usize = 20_000;
 /// Pieces of evidence that are kept.
 const EVIDENCE: usize = 10;
 
-/// Device nodes that these processes have open, among those that were leased.
-pub(crate) fn open_nodes(processes: &[i32], devices: &[DeviceFacts]) -> BTreeSet<String> {
+/// What these processes hold of the leased devices at this moment: device nodes, or compiled kernels.
+pub(crate) fn held(processes: &[i32], devices: &[DeviceFacts]) -> BTreeSet<String> {
+    if devices.iter().any(|device| device.kind == DeviceKind::OpenclCpu) {
+        let maps =
+            |process: &i32| std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        return processes.iter().map(maps).flat_map(|maps| mapped_kernels(&maps)).collect();
+    }
     let leased: BTreeSet<&str> =
         devices.iter().flat_map(|device| device.nodes.iter().map(String::as_str)).collect();
     let mut found = BTreeSet::new();
@@ -37,13 +43,28 @@ pub(crate) fn open_nodes(processes: &[i32], devices: &[DeviceFacts]) -> BTreeSet
     found
 }
 
+/// Names of PoCL kernels among the files that a process maps (`/proc/PID/maps`).
+fn mapped_kernels(maps: &str) -> BTreeSet<String> {
+    let paths = maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| path));
+    let kernels = paths.filter(|path| path.contains("/kcache/")).filter_map(|path| {
+        let file = path.trim_end_matches(" (deleted)").rsplit('/').next()?;
+        file.strip_suffix(".so").map(|name| name.chars().take(100).collect())
+    });
+    kernels.take(EVIDENCE).collect()
+}
+
 /// What was seen of the devices; `None` when none were leased.
-pub(crate) fn seen(work: &Path, devices: &[DeviceFacts], nodes_open: &BTreeSet<String>) -> Option<DeviceUse> {
+pub(crate) fn seen(work: &Path, devices: &[DeviceFacts], held: &BTreeSet<String>) -> Option<DeviceUse> {
     let kind = devices.first()?.kind;
-    let evidence = match kind {
-        DeviceKind::OpenclCpu => kernels(work),
+    let evidence: Vec<String> = match kind {
+        DeviceKind::OpenclCpu => {
+            let mapped = held
+                .iter()
+                .map(|kernel| format!("a process of the job had the compiled kernel `{kernel}` mapped"));
+            mapped.chain(kernels(work)).take(EVIDENCE).collect()
+        }
         DeviceKind::Nvidia | DeviceKind::Amd => {
-            nodes_open.iter().take(EVIDENCE).map(|node| format!("the job held {node} open")).collect()
+            held.iter().take(EVIDENCE).map(|node| format!("the job held {node} open")).collect()
         }
     };
     Some(DeviceUse { kind, touched: !evidence.is_empty(), evidence })
@@ -80,6 +101,14 @@ fn kernels(work: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_mapped_kernel_is_named_and_the_driver_itself_is_not() {
+        let maps = "7f00-7f01 r-xp 00000000 fe:00 1 /usr/lib/x86_64-linux-gnu/libpocl.so.2.10.0\n\
+                    7f02-7f03 r-xp 00000000 fe:00 2 /work/t/.cache/pocl/kcache/NO/ABC/copy/4096-1-1-goffs0/copy.so\n\
+                    7f04-7f05 rw-p 00000000 00:00 0 [heap]\n";
+        assert_eq!(mapped_kernels(maps), BTreeSet::from(["copy".to_owned()]));
+    }
+
     fn device(kind: DeviceKind, nodes: &[&str]) -> DeviceFacts {
         serde_json::from_value(serde_json::json!({
             "key": "k", "kind": kind, "model": "m", "driver": "d", "memory_mib": 1, "nodes": nodes,
@@ -107,8 +136,8 @@ mod tests {
     fn open_nodes_are_found_among_the_leased_ones() {
         let _held = std::fs::File::open("/dev/null").unwrap();
         let me = [std::process::id() as i32];
-        assert_eq!(open_nodes(&me, &[device(DeviceKind::Nvidia, &["/dev/null"])]).len(), 1);
-        assert!(open_nodes(&me, &[device(DeviceKind::Nvidia, &["/dev/zero"])]).is_empty());
+        assert_eq!(held(&me, &[device(DeviceKind::Nvidia, &["/dev/null"])]).len(), 1);
+        assert!(held(&me, &[device(DeviceKind::Nvidia, &["/dev/zero"])]).is_empty());
         assert!(seen(Path::new("/nowhere"), &[], &BTreeSet::new()).is_none());
     }
 }

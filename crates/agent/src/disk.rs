@@ -55,7 +55,7 @@ mod tests {
         std::fs::create_dir(&other).unwrap();
         std::fs::write(other.join("big"), vec![1u8; 1 << 20]).unwrap();
         std::os::unix::fs::symlink(&other, work.join("link")).unwrap();
-        let before = used(&[work.clone()]);
+        let before = used(std::slice::from_ref(&work));
         std::fs::write(work.join("sub/a"), vec![1u8; 64 << 10]).unwrap();
         std::fs::hard_link(work.join("sub/a"), work.join("b")).unwrap();
         let grown = used(&[work]) - before;

@@ -97,9 +97,9 @@ pub(crate) fn outputs(out: &Path, rules: &[OutputRule]) -> (Vec<Output>, Vec<Str
     for rule in rules {
         let before = found.len();
         if let Some(folder) = inside::relative(&rule.folder) {
-            for name in inside::list(out, &folder, NAMES).unwrap_or_default() {
-                let Some(name) = name.to_str().filter(|name| name.ends_with(&rule.ending)) else { continue };
-                let path = folder.join(name);
+            for path in files(out, &folder) {
+                let name = path.file_name().and_then(|name| name.to_str());
+                let Some(name) = name.filter(|name| name.ends_with(&rule.ending)) else { continue };
                 if found.len() < OUTPUTS && inside::open(out, &path).is_ok() {
                     found.push(Output { kind: rule.kind, name: name.to_owned(), path });
                 }
@@ -111,6 +111,25 @@ pub(crate) fn outputs(out: &Path, rules: &[OutputRule]) -> (Vec<Output>, Vec<Str
         }
     }
     (found, missing)
+}
+
+/// Entries of a folder and of its own folders, one level deep: a conda build writes `packages/PLATFORM/FILE`.
+fn files(out: &Path, folder: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for name in inside::list(out, folder, NAMES).unwrap_or_default() {
+        let path = folder.join(&name);
+        // The root of the outputs is taken as it is: a rule for it names single files.
+        let below = if folder.as_os_str().is_empty() {
+            Err(())
+        } else {
+            inside::list(out, &path, NAMES).map_err(|_| ())
+        };
+        match below {
+            Ok(names) => paths.extend(names.into_iter().map(|name| path.join(name))),
+            Err(()) => paths.push(path),
+        }
+    }
+    paths
 }
 
 #[cfg(test)]
@@ -157,6 +176,10 @@ mod tests {
             kind: ArtifactKind::CondaPackage,
             required,
         };
+        std::fs::create_dir_all(out.path().join("packages/noarch")).unwrap();
+        std::fs::write(out.path().join("packages/noarch/c.conda"), "x").unwrap();
+        let (below, _) = outputs(out.path(), &[rule("packages", ".conda", true)]);
+        assert_eq!(below.iter().map(|o| o.name.as_str()).collect::<Vec<_>>(), ["c.conda"]);
         let (found, missing) = outputs(
             out.path(),
             &[

@@ -37,7 +37,7 @@ pub(crate) async fn ship(
                         return;
                     }
                 } else {
-                    tokio::time::sleep(GATHER).await;
+                    gather(&mut length).await;
                 }
                 continue;
             }
@@ -69,6 +69,20 @@ pub(crate) async fn ship(
                     () = stop.asked_superseded() => return,
                 }
             }
+        }
+    }
+}
+
+/// Lets small pieces gather, unless the log is over.
+async fn gather(length: &mut watch::Receiver<u64>) {
+    let time = tokio::time::sleep(GATHER);
+    tokio::pin!(time);
+    loop {
+        tokio::select! {
+            () = &mut time => return,
+            changed = length.changed() => if changed.is_err() {
+                return;
+            },
         }
     }
 }

@@ -115,6 +115,9 @@ impl Steps<'_> {
 
     /// Brings the container to run, from wherever an earlier life left it. `false`: it was there and is lost.
     async fn begin(&mut self, container: &Container<'_>, number: usize, fresh: bool) -> Result<bool, Error> {
+        if !fresh {
+            container.settle().await?;
+        }
         if container.exit().is_some() {
             return Ok(true);
         }
@@ -197,7 +200,7 @@ impl Steps<'_> {
             }
             if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
                 sampled = Some(Instant::now());
-                let nodes = device::open_nodes(&usage::members(&self.machine.cgroup), &self.machine.devices);
+                let nodes = device::held(&usage::members(&self.machine.cgroup), &self.machine.devices);
                 if !nodes.is_subset(&self.state.nodes_open) {
                     self.state.nodes_open.extend(nodes);
                     self.save()?;
@@ -207,7 +210,7 @@ impl Steps<'_> {
                 () = tokio::time::sleep(wait) => {}
                 () = self.stop.asked(), if self.stop.cause().is_none() => {}
             }
-            wait = (wait * 2).min(Duration::from_millis(200));
+            wait = (wait * 2).min(Duration::from_millis(100));
         }
     }
 }

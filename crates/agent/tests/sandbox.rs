@@ -266,7 +266,7 @@ async fn agent_killed_again_and_again_loses_nothing() {
         }
         rig.provider_list().await;
     }
-    let facts = rig.farm.facts().await;
+    let facts = rig.facts_of_a_watched_machine().await;
     let codes: Vec<_> = facts.steps.iter().map(|step| step.exit_code).collect();
     assert_eq!(codes, [Some(0); 4], "{:?}", facts.supervisor_error);
     let log = rig.farm.log_text();
@@ -279,6 +279,26 @@ async fn agent_killed_again_and_again_loses_nothing() {
     let nonces = rig.farm.lock().nonces.clone();
     assert!(nonces.iter().all(|nonce| *nonce == nonces[0]), "{nonces:?}");
     rig.end().await;
+}
+
+#[tokio::test]
+async fn agent_killed_at_any_moment_of_a_start_starts_the_step_once() {
+    need_sandbox!();
+    // Commands of the runtime outlive the agent that gave them; making the container anew beside one broke both.
+    for millis in (0..120).step_by(6) {
+        let rig = Rig::new(AGENT).await;
+        rig.run(&["echo once; sleep 0.1; exit 4"]).await;
+        tokio::time::sleep(std::time::Duration::from_millis(millis)).await;
+        if let Some(pid) = rig.pid("agent/pid").filter(|pid| rig::alive(*pid)) {
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        let facts = rig.facts_of_a_watched_machine().await;
+        assert_eq!(facts.supervisor_error, None, "killed after {millis} ms");
+        assert_eq!(facts.steps[0].exit_code, Some(4), "killed after {millis} ms");
+        assert_eq!(rig.farm.log_text().matches("once").count(), 1, "killed after {millis} ms");
+        rig.end().await;
+    }
 }
 
 #[tokio::test]
@@ -406,23 +426,32 @@ async fn job_that_fills_its_disk_is_stopped() {
     rig.end().await;
 }
 
+/// The stand-in for a GPU, as a site would find it.
+fn opencl() -> forgeyard_model::device::DeviceFacts {
+    serde_json::from_value(json!({
+        "key": "opencl:0:0", "kind": "opencl-cpu", "model": "cpu", "driver": "pocl", "memory_mib": 1024,
+    }))
+    .unwrap()
+}
+
+fn pocl_is_missing(also: &str) -> bool {
+    let missing =
+        [also, "/etc/OpenCL/vendors/pocl.icd"].into_iter().find(|path| !std::path::Path::new(path).exists());
+    if let Some(path) = missing {
+        println!("SKIPPED: there is no {path}");
+    }
+    missing.is_some()
+}
+
 #[tokio::test]
 async fn opencl_device_is_seen_with_a_lease_and_a_listing_is_no_use_of_it() {
     need_sandbox!();
-    if !std::path::Path::new("/usr/bin/clinfo").exists()
-        || !std::path::Path::new("/etc/OpenCL/vendors/pocl.icd").exists()
-    {
-        println!("SKIPPED: clinfo and PoCL are not installed");
+    if pocl_is_missing("/usr/bin/clinfo") {
         return;
     }
     let mut rig = Rig::new(AGENT).await;
     rig.flavor.memory_mib = 1024;
-    rig.devices = vec![
-        serde_json::from_value(json!({
-            "key": "opencl:0:0", "kind": "opencl-cpu", "model": "cpu", "driver": "pocl", "memory_mib": 1024,
-        }))
-        .unwrap(),
-    ];
+    rig.devices = vec![opencl()];
     rig.run(&["clinfo -l"]).await;
     let facts = rig.farm.facts().await;
     let log = rig.farm.log_text();
@@ -431,5 +460,47 @@ async fn opencl_device_is_seen_with_a_lease_and_a_listing_is_no_use_of_it() {
     assert!(log.contains("Device #0"), "{log}");
     let device = facts.device.unwrap();
     assert!(!device.touched, "{:?}", device.evidence);
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn kernel_that_was_enqueued_is_evidence_of_use() {
+    need_sandbox!();
+    if pocl_is_missing("/usr/include/CL/cl.h") {
+        return;
+    }
+    let mut rig = Rig::new(AGENT).await;
+    rig.flavor.memory_mib = 2048;
+    rig.devices = vec![opencl()];
+    rig.offer(spec(json!({
+        "files": [{"path": "axpy.c", "text": include_str!("fixtures/axpy.c")}],
+        "steps": [
+            {"name": "compile", "argv": ["gcc", "-w", "/in/axpy.c", "-o", "/work/axpy", "-lOpenCL"]},
+            {"name": "run", "argv": ["/work/axpy"]},
+        ],
+    })));
+    rig.provider_create().await;
+    let facts = rig.farm.facts().await;
+    let log = rig.farm.log_text();
+    assert!(log.contains("kernel ran"), "{log}");
+    let device = facts.device.unwrap();
+    assert!(device.touched);
+    assert!(device.evidence[0].contains("axpy"), "{:?}", device.evidence);
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn flavor_with_network_has_it_and_does_not_claim_the_limit() {
+    need_sandbox!();
+    let mut rig = Rig::new(AGENT).await;
+    rig.flavor.network = true;
+    let port = rig.farm.url.rsplit(':').next().unwrap().to_owned();
+    let script = format!(
+        "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\",{port}),5); print(\"reached\")'"
+    );
+    rig.run(&[&script]).await;
+    let facts = rig.farm.facts().await;
+    assert_eq!(facts.steps[0].exit_code, Some(0), "{}", rig.farm.log_text());
+    assert!(!rig.provider_list().await[0].enforced.contains(&Limit::Network));
     rig.end().await;
 }

@@ -108,6 +108,7 @@ def main():
         else:
             print(f"{subdir}/{name}-{version}-{build} is skipped on this platform")
     plan = {
+        "format": 1,
         "engine": {"name": "rattler-build", "version": rattler_build_version()},
         "recipe": options.recipe,
         "outputs": outputs,

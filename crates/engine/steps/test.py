@@ -62,15 +62,27 @@ class Witness:
         self.seen = set()
         self.packages = set()
         self.subject_seen = 0
+        self.kernels = os.environ.get("POCL_CACHE_DIR")
 
     def watch(self, message):
         """Called by the engine's log after each message, while the engine waits."""
+        self.keep_kernels()
         if COMPLETE not in message:
             return
         for meta in self.scratch.glob("**/conda-meta"):
             if meta not in self.seen and any(meta.glob("*.json")):
                 self.seen.add(meta)
                 self.record(meta)
+
+    def keep_kernels(self):
+        """Hands PoCL's compiled kernels over to the supervisor: the engine removes the test's HOME with its cache."""
+        if not self.kernels:
+            return
+        for path in self.scratch.glob("**/kcache/*/*/*/*/*.so"):
+            kept = Path(self.kernels) / Path(*path.parts[-5:])
+            if not kept.exists():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, kept)
 
     def record(self, meta):
         """Keeps the records of one environment."""

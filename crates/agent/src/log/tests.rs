@@ -82,3 +82,18 @@ fn banner_begins_on_a_line_of_its_own_and_is_masked() {
     log.begin(1, "b hunter2!").unwrap();
     assert_eq!(text(dir.path()), "a\nno end\nb ***\n");
 }
+
+#[test]
+fn blocks_of_a_spool_that_was_read_are_given_back() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let spool = dir.path().join("spool");
+    std::fs::write(&spool, records(&[&"x".repeat(1000)]).repeat(9000)).unwrap();
+    let before = std::fs::metadata(&spool).unwrap();
+    let mut log = open(dir.path(), 1 << 16);
+    log.begin(0, "b").unwrap();
+    while log.take(&spool).unwrap() {}
+    let after = std::fs::metadata(&spool).unwrap();
+    assert_eq!(after.len(), before.len());
+    assert!(after.blocks() < before.blocks() / 2, "{} of {}", after.blocks(), before.blocks());
+}

@@ -141,6 +141,20 @@ impl Rig {
         text.split(' ').next()?.trim().parse().ok()
     }
 
+    /// The end of a machine that is looked at again and again, as a site does.
+    pub(crate) async fn facts_of_a_watched_machine(&self) -> forgeyard_model::verdict::ExitFacts {
+        let watched = async {
+            loop {
+                self.provider_list().await;
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            facts = self.farm.facts() => facts,
+            () = watched => unreachable!("the watch has no end"),
+        }
+    }
+
     /// Kills the agent at once, as a crash would.
     pub(crate) async fn kill_agent(&self) {
         let pid = self.pid("agent/pid").unwrap();

@@ -126,8 +126,9 @@ impl SandboxProvider {
     }
 
     fn claim(&self, runner: RunnerId) -> Option<Busy<'_>> {
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        busy.insert(runner).then_some(Busy { provider: self, runner })
+        // The guard is made after the lock is given back, and only when the claim was new: dropping it takes the lock.
+        let new = self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(runner);
+        new.then(|| Busy { provider: self, runner })
     }
 
     /// Waits until nobody else works on the machine.
