@@ -74,7 +74,7 @@ impl Schemas {
 
 /// What goes over the wire.
 enum Body {
-    Json(AnySchema),
+    Json(Box<AnySchema>),
     Raw(&'static [&'static str]),
 }
 
@@ -92,7 +92,7 @@ impl Shape {
     }
 
     fn takes(takes: AnySchema, gives: Body) -> Self {
-        Self { takes: Some(Body::Json(takes)), ..Self::gives(gives) }
+        Self { takes: Some(Body::Json(Box::new(takes))), ..Self::gives(gives) }
     }
 
     fn query(mut self, name: &str, required: bool, kind: Type, about: &str) -> Self {
@@ -118,51 +118,52 @@ fn nothing() -> AnySchema {
 }
 
 fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
-    use Body::{Json, Raw};
+    use Body::Raw;
+    let json = |schema| Body::Json(Box::new(schema));
     let of = schemas;
     Some(match (route.method, route.path) {
-        (Method::Get, "/api/v1/status") => Shape::gives(Json(of.one::<Status>())),
-        (Method::Get, "/api/v1/public-key") => Shape::gives(Json(of.one::<PublicKey>())),
-        (Method::Get, "/api/v1/pipelines") => Shape::gives(Json(of.many::<Pipeline>())),
-        (Method::Get, "/api/v1/pipelines/{id}") => Shape::gives(Json(of.one::<PipelineView>())),
-        (Method::Get, "/api/v1/jobs") => Shape::gives(Json(of.many::<Job>())),
-        (Method::Get, "/api/v1/jobs/{id}") => Shape::gives(Json(of.one::<JobView>())),
-        (Method::Get, "/api/v1/jobs/{id}/why") => Shape::gives(Json(of.one::<Why>())),
-        (Method::Get, "/api/v1/jobs/{id}/log") => Shape::gives(Json(of.one::<LogPiece>()))
+        (Method::Get, "/api/v1/status") => Shape::gives(json(of.one::<Status>())),
+        (Method::Get, "/api/v1/public-key") => Shape::gives(json(of.one::<PublicKey>())),
+        (Method::Get, "/api/v1/pipelines") => Shape::gives(json(of.many::<Pipeline>())),
+        (Method::Get, "/api/v1/pipelines/{id}") => Shape::gives(json(of.one::<PipelineView>())),
+        (Method::Get, "/api/v1/jobs") => Shape::gives(json(of.many::<Job>())),
+        (Method::Get, "/api/v1/jobs/{id}") => Shape::gives(json(of.one::<JobView>())),
+        (Method::Get, "/api/v1/jobs/{id}/why") => Shape::gives(json(of.one::<Why>())),
+        (Method::Get, "/api/v1/jobs/{id}/log") => Shape::gives(json(of.one::<LogPiece>()))
             .query("offset", false, Type::Integer, "First byte; 0 when left out.")
             .query("end", false, Type::Integer, "First byte that is not wanted.")
             .query("raw", false, Type::Integer, "Given: the whole log as plain text."),
-        (Method::Post, "/api/v1/jobs/{id}/rerun") => Shape::takes(of.one::<RerunRequest>(), Json(nothing())),
-        (Method::Get, "/api/v1/runners") => Shape::gives(Json(of.many::<Runner>())),
-        (Method::Get, "/api/v1/devices") => Shape::gives(Json(of.many::<Device>())),
+        (Method::Post, "/api/v1/jobs/{id}/rerun") => Shape::takes(of.one::<RerunRequest>(), json(nothing())),
+        (Method::Get, "/api/v1/runners") => Shape::gives(json(of.many::<Runner>())),
+        (Method::Get, "/api/v1/devices") => Shape::gives(json(of.many::<Device>())),
         (Method::Post, "/api/v1/runners/{id}/keep" | "/api/v1/devices/{id}/quarantine") => {
-            Shape::takes(of.one::<ReasonRequest>(), Json(nothing()))
+            Shape::takes(of.one::<ReasonRequest>(), json(nothing()))
         }
         (
             Method::Post,
             "/api/v1/jobs/{id}/cancel" | "/api/v1/devices/{id}/clear" | "/api/v1/leases/{id}/write-off",
-        ) => Shape::gives(Json(nothing())),
-        (Method::Get, "/api/v1/leases") => Shape::gives(Json(of.many::<Lease>())),
-        (Method::Post, "/api/v1/sites/{id}/drain") => Shape::takes(of.one::<DrainRequest>(), Json(nothing())),
-        (Method::Get, "/api/v1/artifacts") => Shape::gives(Json(of.many::<Artifact>())),
-        (Method::Get, "/api/v1/artifacts/{id}") => Shape::gives(Json(of.one::<Artifact>())),
+        ) => Shape::gives(json(nothing())),
+        (Method::Get, "/api/v1/leases") => Shape::gives(json(of.many::<Lease>())),
+        (Method::Post, "/api/v1/sites/{id}/drain") => Shape::takes(of.one::<DrainRequest>(), json(nothing())),
+        (Method::Get, "/api/v1/artifacts") => Shape::gives(json(of.many::<Artifact>())),
+        (Method::Get, "/api/v1/artifacts/{id}") => Shape::gives(json(of.one::<Artifact>())),
         (Method::Get, "/api/v1/artifacts/{id}/bytes") => Shape::gives(Raw(BYTES)),
         // Envelopes of DSSE, which are not ours to describe.
         (Method::Get, "/api/v1/artifacts/{id}/statements") => {
-            Shape::gives(Json(ArrayBuilder::new().items(nothing()).into()))
+            Shape::gives(json(ArrayBuilder::new().items(nothing()).into()))
         }
-        (Method::Get, "/api/v1/channels") => Shape::gives(Json(of.many::<Channel>())),
-        (Method::Get, "/api/v1/environments") => Shape::gives(Json(of.many::<Environment>())),
-        (Method::Get, "/api/v1/environment-work") => Shape::gives(Json(Option::<Environment>::schema()))
+        (Method::Get, "/api/v1/channels") => Shape::gives(json(of.many::<Channel>())),
+        (Method::Get, "/api/v1/environments") => Shape::gives(json(of.many::<Environment>())),
+        (Method::Get, "/api/v1/environment-work") => Shape::gives(json(Option::<Environment>::schema()))
             .query("wait_seconds", false, Type::Integer, "Wait at most this long; cut to 60."),
         (Method::Post, "/api/v1/environments/{id}/result") => {
-            Shape::takes(of.one::<EnvironmentResult>(), Json(nothing()))
+            Shape::takes(of.one::<EnvironmentResult>(), json(nothing()))
         }
-        (Method::Get, "/api/v1/deliveries") => Shape::gives(Json(of.many::<Delivery>())),
-        (Method::Get, "/api/v1/events") => Shape::gives(Json(of.many::<EventRecord>()))
+        (Method::Get, "/api/v1/deliveries") => Shape::gives(json(of.many::<Delivery>())),
+        (Method::Get, "/api/v1/events") => Shape::gives(json(of.many::<EventRecord>()))
             .query("subject", false, Type::String, "Only of this thing, for example a job's id.")
             .query("before", false, Type::String, "Only older than this event."),
-        (Method::Get, "/api/v1/usage") => Shape::gives(Json(of.many::<UsageFact>()))
+        (Method::Get, "/api/v1/usage") => Shape::gives(json(of.many::<UsageFact>()))
             .query(
                 "since",
                 false,
@@ -171,14 +172,14 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             )
             .query("until", false, Type::Integer, "Microseconds since the epoch; now when left out."),
         (Method::Post, "/api/v1/access/explain") => {
-            Shape::takes(of.one::<AccessQuestion>(), Json(of.one::<AccessAnswer>()))
+            Shape::takes(of.one::<AccessQuestion>(), json(of.one::<AccessAnswer>()))
         }
         (Method::Put, "/api/v1/sources/{digest}") => {
-            Shape { takes: Some(Raw(&["application/x-tar"])), ..Shape::gives(Json(nothing())) }
+            Shape { takes: Some(Raw(&["application/x-tar"])), ..Shape::gives(json(nothing())) }
         }
-        (Method::Post, "/api/v1/runs") => Shape::takes(of.one::<RunRequest>(), Json(of.one::<RunAnswer>())),
+        (Method::Post, "/api/v1/runs") => Shape::takes(of.one::<RunRequest>(), json(of.one::<RunAnswer>())),
         (Method::Post, "/api/v1/tokens") => {
-            Shape::takes(of.one::<TokenRequest>(), Json(of.one::<TokenAnswer>()))
+            Shape::takes(of.one::<TokenRequest>(), json(of.one::<TokenAnswer>()))
         }
         (Method::Get, "/api/v1/live") => Shape::gives(Raw(&["text/event-stream"])).query(
             "pipeline",
@@ -186,40 +187,40 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             Type::String,
             "Only what belongs to this pipeline.",
         ),
-        (Method::Post, site::JOIN) => Shape::takes(of.one::<site::Join>(), Json(of.one::<site::Joined>())),
-        (Method::Get, site::DESIRED) => Shape::gives(Json(of.one::<site::DesiredSet>()))
+        (Method::Post, site::JOIN) => Shape::takes(of.one::<site::Join>(), json(of.one::<site::Joined>())),
+        (Method::Get, site::DESIRED) => Shape::gives(json(of.one::<site::DesiredSet>()))
             .query("after", true, Type::Integer, "Generation that the site has; 0 = none.")
             .query("epoch", true, Type::Integer, "Epoch that the site has; 0 = none.")
             .query("wait_seconds", true, Type::Integer, "Wait at most this long for news; cut to 60."),
         (Method::Post, site::REPORT) => {
-            Shape::takes(of.one::<site::SiteReport>(), Json(of.one::<site::Reported>()))
+            Shape::takes(of.one::<site::SiteReport>(), json(of.one::<site::Reported>()))
         }
         (Method::Post, agent::REDEEM) => {
-            Shape::takes(of.one::<agent::Redeem>(), Json(of.one::<agent::Redeemed>()))
+            Shape::takes(of.one::<agent::Redeem>(), json(of.one::<agent::Redeemed>()))
         }
         (Method::Post, agent::HEARTBEAT) => {
-            Shape::takes(of.one::<agent::Heartbeat>(), Json(of.one::<agent::HeartbeatAnswer>()))
+            Shape::takes(of.one::<agent::Heartbeat>(), json(of.one::<agent::HeartbeatAnswer>()))
         }
         (Method::Post, agent::LOG) => {
-            let gives = Json(of.one::<agent::LogAnswer>());
+            let gives = json(of.one::<agent::LogAnswer>());
             let shape = Shape { takes: Some(Raw(BYTES)), ..Shape::gives(gives) };
             shape.query("offset", true, Type::Integer, "Where the bytes begin in the log.")
         }
         (Method::Get, agent::BLOB) => Shape::gives(Raw(BYTES)),
         (Method::Put, agent::ARTIFACT) => {
-            let shape = Shape { takes: Some(Raw(BYTES)), ..Shape::gives(Json(of.one::<Artifact>())) };
+            let shape = Shape { takes: Some(Raw(BYTES)), ..Shape::gives(json(of.one::<Artifact>())) };
             shape.query("digest", true, Type::String, "Digest that the bytes must have.")
         }
-        (Method::Post, agent::FINISH) => Shape::takes(of.one::<agent::Finish>(), Json(nothing())),
+        (Method::Post, agent::FINISH) => Shape::takes(of.one::<agent::Finish>(), json(nothing())),
         (Method::Post, "/webhooks/github") => {
-            Shape { status: "202", ..Shape::takes(nothing(), Json(nothing())) }
+            Shape { status: "202", ..Shape::takes(nothing(), json(nothing())) }
         }
-        (Method::Get, "/channels/{name}") => Shape::gives(Json(of.one::<Channel>())),
+        (Method::Get, "/channels/{name}") => Shape::gives(json(of.one::<Channel>())),
         (Method::Get, "/channels/{name}/{subdir}/{file}") => {
             Shape::gives(Raw(&["application/json", "application/octet-stream", "application/zstd"]))
         }
         (Method::Get, "/metrics" | "/healthz") => Shape::gives(Raw(TEXT)),
-        (Method::Get, "/openapi.json") => Shape::gives(Json(nothing())),
+        (Method::Get, "/openapi.json") => Shape::gives(json(nothing())),
         _ => return None,
     })
 }
@@ -312,7 +313,7 @@ fn raw() -> AnySchema {
 
 fn contents(body: Body) -> Vec<(&'static str, AnySchema)> {
     match body {
-        Body::Json(schema) => vec![("application/json", schema)],
+        Body::Json(schema) => vec![("application/json", *schema)],
         Body::Raw(kinds) => kinds.iter().map(|kind| (*kind, raw())).collect(),
     }
 }

@@ -79,7 +79,7 @@ pub async fn serve(
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{Outside, parse};
     use proptest::prelude::*;
 
     #[test]
