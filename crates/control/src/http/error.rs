@@ -43,6 +43,13 @@ pub fn invalid(code: &str, message: impl Into<String>) -> HttpError {
 /// An error of the database, as far as a caller may know it.
 pub fn database(error: &forgeyard_db::Error) -> HttpError {
     tracing::error!(%error, "the database");
+    if matches!(error, forgeyard_db::Error::NoSpace { .. }) {
+        let error =
+            ApiError::new(ErrorKind::NoSpace, "database.no_space", "the disk of the database is full");
+        return HttpError(
+            error.hint("free space on the disk of the data folder; the farm goes on by itself"),
+        );
+    }
     if error.transient() {
         let error =
             ApiError::new(ErrorKind::Unavailable, "database.unavailable", "the database does not answer");

@@ -12,8 +12,10 @@ pub mod live;
 pub mod operate;
 pub mod people;
 pub mod range;
+pub mod refusals;
 mod routes;
 pub mod sites;
+pub mod upload;
 pub mod webhook;
 
 pub use routes::Routes;
@@ -46,6 +48,7 @@ pub fn router(app: App) -> Router {
         .into_router()
         .fallback(console::unknown)
         .layer(CatchPanicLayer::new())
+        .layer(middleware::from_fn(refusals::explain))
         .layer(middleware::from_fn_with_state(app.clone(), console::dress))
         .layer(header(header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(header(header::REFERRER_POLICY, "same-origin"))

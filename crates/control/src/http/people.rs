@@ -2,7 +2,7 @@
 
 use super::Routes;
 use super::error::{self, HttpError, invalid};
-use super::range;
+use super::{range, upload};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::{keys, logs, views};
@@ -24,11 +24,9 @@ use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
 use forgeyard_model::{
     ArtifactId, DeviceId, Digest, Id, JobId, LeaseId, PipelineId, PrincipalId, RunnerId, SiteId, Timestamp,
 };
-use futures::TryStreamExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio_util::io::StreamReader;
 
 /// Rows in one list.
 const LIST: usize = 200;
@@ -419,12 +417,11 @@ async fn source(
     State(app): State<App>,
     caller: Caller,
     Path(digest): Path<Digest>,
+    headers: HeaderMap,
     body: Body,
 ) -> Answer<Value> {
-    caller.need(Role::Maintainer)?;
-    let stream = body.into_data_stream().map_err(std::io::Error::other);
-    let limited = tokio::io::AsyncReadExt::take(StreamReader::new(stream), app.artifact_limit);
-    app.blobs.put(Some(digest), Box::new(limited)).await.map_err(|error| error::blobs(&error))?;
+    let allowed = caller.need(Role::Maintainer);
+    upload::store(&app, "the source", digest, &headers, body, allowed).await?;
     Ok(Json(json!({})))
 }
 
