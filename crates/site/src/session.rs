@@ -377,6 +377,7 @@ impl Main<'_> {
             ledger: &ledger,
             tries: &self.tries,
             gone: &self.gone,
+            busy: &self.busy.runners,
         });
         self.report.send_if_modified(|last| {
             let new = last.as_deref() != Some(&report);

@@ -1,10 +1,11 @@
 //! `/api/v1`: what the farm is set up with, as far as a reader may know it, and the tokens that open it.
 
+use super::Routes;
 use super::error::{self, HttpError};
 use crate::app::App;
 use crate::auth::Caller;
 use axum::extract::{Path, State};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::people::{ConfigView, RepositoryView, TokenView};
 use forgeyard_model::PrincipalId;
 use forgeyard_model::input::Input;
@@ -12,9 +13,9 @@ use forgeyard_model::principal::Role;
 use serde_json::{Value, json};
 
 /// The routes.
-pub fn routes() -> Router<App> {
+pub fn routes() -> Routes {
     use routing::{get, post};
-    Router::new()
+    Routes::new()
         .route("/api/v1/config", get(config))
         .route("/api/v1/tokens", get(tokens))
         .route("/api/v1/tokens/{principal}/revoke", post(revoke))
