@@ -30,8 +30,6 @@ pub struct Sources<'a> {
     pub at_work: &'a BTreeSet<RunnerId>,
     /// Machines that went since the last report that the farm took.
     pub gone: &'a BTreeSet<RunnerId>,
-    /// Machines that are being worked on: what the providers listed of them may be older than the work.
-    pub busy: &'a BTreeSet<RunnerId>,
 }
 
 /// The report.
@@ -115,54 +113,7 @@ mod tests {
             tries,
             at_work: &BTreeSet::new(),
             gone: &gone.iter().copied().collect(),
-            busy: &BTreeSet::new(),
         })
-    }
-
-    #[test]
-    fn a_machine_that_was_just_made_is_not_told_as_vanished() {
-        let ledger = ledger(MachinePhase::Up);
-        let runner = *ledger.machines.keys().next().unwrap();
-        let wanted = forgeyard_model::site::DesiredRunner {
-            runner,
-            provider: "sandbox".parse().unwrap(),
-            flavor: forgeyard_model::resources::Flavor {
-                name: "cpu".parse().unwrap(),
-                cpu_millis: 1000,
-                memory_mib: 1,
-                disk_mib: 1,
-                processes: 1,
-                time_limit_seconds: 1,
-                gpu: None,
-                network: false,
-            },
-            image: forgeyard_model::resources::Image {
-                name: "host".parse().unwrap(),
-                root: forgeyard_model::resources::ImageRoot::Host { allow: Vec::new() },
-            },
-            attempt: forgeyard_model::AttemptId::from_bits(1),
-            devices: Vec::new(),
-            lease: None,
-            needs: BTreeSet::new(),
-            token: String::new(),
-            keep: false,
-        };
-        let desired = DesiredSet { epoch: 4, generation: 9, runners: vec![wanted], releasing: Vec::new() };
-        let state = |busy: &BTreeSet<RunnerId>| {
-            let report = build(&Sources {
-                desired: &desired,
-                host: &crate::host::machine(),
-                devices: &[],
-                rows: &BTreeMap::new(),
-                ledger: &ledger,
-                tries: &Tries::default(),
-                gone: &BTreeSet::new(),
-                busy,
-            });
-            report.runners[0].state.clone()
-        };
-        assert_eq!(state(&[runner].into()), ObservedState::Creating);
-        assert!(matches!(state(&BTreeSet::new()), ObservedState::Exited { .. }));
     }
 
     fn ledger(phase: MachinePhase) -> Ledger {

@@ -378,7 +378,6 @@ impl Main<'_> {
             tries: &self.tries,
             at_work: &self.busy.runners,
             gone: &self.gone,
-            busy: &self.busy.runners,
         });
         self.report.send_if_modified(|last| {
             let new = last.as_deref() != Some(&report);
