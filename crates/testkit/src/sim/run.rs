@@ -93,7 +93,7 @@ impl Run {
     }
 
     fn fate(&mut self) -> Fate {
-        match self.rng.next() % 200 {
+        match self.rng.draw() % 200 {
             0 => Fate::DiesBefore,
             1 => Fate::DiesAfter,
             _ => Fate::Answered,
@@ -119,7 +119,7 @@ impl Run {
 
     /// One thing happens.
     fn step(&mut self) {
-        match self.rng.next() % 100 {
+        match self.rng.draw() % 100 {
             0..=3 if self.sent.len() < 400 => self.commit_something(),
             0..=12 => self.deliver(),
             13..=19 => self.read(),
@@ -128,7 +128,7 @@ impl Run {
             45..=59 => self.site.act(self.control.bug, &mut self.rng),
             60..=69 => self.report(),
             70..=89 => self.agent(),
-            90..=93 => self.tick(Duration::from_secs(1 + self.rng.clone().next() % 8)),
+            90..=93 => self.tick(Duration::from_secs(1 + self.rng.clone().draw() % 8)),
             94 => self.echo(),
             95 => self.trouble(),
             96 => self.person(),
@@ -139,8 +139,8 @@ impl Run {
     /// Somebody pushes or opens a pull request.
     fn commit_something(&mut self) {
         let number = self.sent.len() as u64;
-        let sha = format!("{:040x}", self.rng.next());
-        let event = match self.rng.next() % 3 {
+        let sha = format!("{:040x}", self.rng.draw());
+        let event = match self.rng.draw() % 3 {
             0 => build::push(&sha),
             1 => build::pull_request(&sha, number, false),
             _ => build::pull_request(&sha, number, true),
@@ -252,7 +252,7 @@ impl Run {
     }
 
     fn trouble(&mut self) {
-        match self.rng.next() % 4 {
+        match self.rng.draw() % 4 {
             0 => {
                 self.control.restart(&mut self.rng);
                 self.report.crashes += 1;
