@@ -50,9 +50,9 @@ pub struct TourArgs {
     /// Carry a recipe folder that none of us wrote as well: PyOpenCL, prepared by `examples/pyopencl/prepare.sh`.
     #[arg(long)]
     all: bool,
-    /// Folder with a prepared source for `--all`.
-    #[arg(long, default_value = "examples/pyopencl")]
-    pyopencl: PathBuf,
+    /// Folder with a prepared source for `--all`; prepared by the script in `examples/pyopencl` when absent.
+    #[arg(long)]
+    pyopencl: Option<PathBuf>,
     /// Go on with the tour that a killed one left in `--data`.
     #[arg(long, requires = "data")]
     resume: bool,
@@ -117,6 +117,24 @@ struct Tour {
     http: reqwest::Client,
     secret: Secret,
     repository: Repository,
+    sources: PathBuf,
+}
+
+/// Fetches PyOpenCL and what it needs, by package name, with this machine's own client.
+fn prepare(sources: &std::path::Path) -> Result<PathBuf> {
+    let script = std::path::Path::new("examples/pyopencl/prepare.sh");
+    if !script.is_file() {
+        bail!(
+            "{} is not here; run the tour from the repository, or name a prepared folder with --pyopencl",
+            script.display()
+        );
+    }
+    let folder = sources.join("pyopencl");
+    let status = std::process::Command::new("bash").arg(script).arg(&folder).status().context("bash")?;
+    if !status.success() {
+        bail!("{} ended with {status}", script.display());
+    }
+    Ok(folder)
 }
 
 fn composed() -> ComposedRepository {
@@ -173,7 +191,7 @@ impl Tour {
         let client = Client::new(&farm.url, Some(farm.admin.clone()), &HttpOptions::default())?;
         let http = reqwest::Client::new();
         println!("Farm:    {}/  (console; token in {})", farm.url, data.join("admin.token").display());
-        Ok(Self { farm, client, http, secret, repository })
+        Ok(Self { farm, client, http, secret, repository, sources })
     }
 
     async fn carry(&self, args: &TourArgs, started: Instant) -> Result<bool> {
@@ -193,12 +211,12 @@ impl Tour {
         let mut further = Vec::new();
         if args.all {
             println!("\nA source that none of us wrote: PyOpenCL");
-            let id = crate::commands::run_folder(
-                &self.client,
-                &args.pyopencl,
-                &args.pyopencl.join("forgeyard.toml"),
-            )
-            .await?;
+            let folder = match &args.pyopencl {
+                Some(folder) => folder.clone(),
+                None => prepare(&self.sources)?,
+            };
+            let id =
+                crate::commands::run_folder(&self.client, &folder, &folder.join("forgeyard.toml")).await?;
             further.push(self.follow(id).await?);
         }
         let left = self.settle().await?;
