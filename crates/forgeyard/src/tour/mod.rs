@@ -191,6 +191,7 @@ impl Tour {
         let client = Client::new(&farm.url, Some(farm.admin.clone()), &HttpOptions::default())?;
         let http = reqwest::Client::new();
         println!("Farm:    {}/  (console; token in {})", farm.url, data.join("admin.token").display());
+        let sources = data.join("tour");
         Ok(Self { farm, client, http, secret, repository, sources })
     }
 
