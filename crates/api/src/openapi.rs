@@ -181,6 +181,9 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
         (Method::Post, "/api/v1/tokens") => {
             Shape::takes(of.one::<TokenRequest>(), json(of.one::<TokenAnswer>()))
         }
+        (Method::Get, "/api/v1/tokens") => Shape::gives(json(of.many::<TokenView>())),
+        (Method::Post, "/api/v1/tokens/{principal}/revoke") => Shape::gives(json(nothing())),
+        (Method::Get, "/api/v1/config") => Shape::gives(json(of.one::<ConfigView>())),
         (Method::Get, "/api/v1/live") => Shape::gives(Raw(&["text/event-stream"])).query(
             "pipeline",
             false,

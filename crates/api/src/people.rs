@@ -152,6 +152,60 @@ pub struct TokenAnswer {
     pub token: String,
 }
 
+/// A token as it is listed: never the token itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TokenView {
+    /// Whom it speaks for; its id names the token.
+    pub principal: forgeyard_model::principal::Principal,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends; absent = never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// What the farm is set up with. Neither access nor the addresses that sources are fetched from are part of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ConfigView {
+    /// Name of the farm.
+    pub farm: String,
+    /// Digest of the whole configuration, as the journal names it.
+    pub digest: forgeyard_model::Digest,
+    /// Pools, in order of preference.
+    pub pools: Vec<forgeyard_model::resources::Pool>,
+    /// Shapes of machines.
+    pub flavors: Vec<forgeyard_model::resources::Flavor>,
+    /// What machines boot.
+    pub images: Vec<forgeyard_model::resources::Image>,
+    /// Which flavor each kind of job gets.
+    pub use_flavors: forgeyard_model::config::Flavors,
+    /// Repositories that the farm works for.
+    pub repositories: Vec<RepositoryView>,
+    /// Attempts at once in the whole farm.
+    pub max_running: u32,
+}
+
+/// A repository that the farm works for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RepositoryView {
+    /// The forge.
+    pub forge: forgeyard_model::ForgeName,
+    /// Numeric id at the forge.
+    pub id: u64,
+    /// `owner/name`, for display.
+    pub name: String,
+    /// Branches that are protected, without `refs/heads/`.
+    pub protected: Vec<String>,
+    /// Channel that its packages are promoted to.
+    pub channel: forgeyard_model::ChannelName,
+}
+
 /// A piece of a log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -164,6 +218,9 @@ pub struct LogPiece {
     pub next: u64,
     /// The log is complete.
     pub complete: bool,
+    /// The attempt that the log belongs to. Another one than before: read from the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<forgeyard_model::AttemptId>,
 }
 
 /// Result of making an environment, sent by the environment service.

@@ -123,8 +123,9 @@ pub fn artifact(shell: &Shell, view: &ArtifactView<'_>, names: &Names) -> Markup
             (promotion(view))
             section.card {
                 h2 { "Check it yourself" }
-                p { "The statement is signed by the farm. Checking it needs the file and the farm's public key, nothing else:" }
-                (blocks::command(&format!("forgeyard artifact verify {}", artifact.id)))
+                p { "The statements are signed by the farm. Keep its public key once, where the farm cannot change it, and check with that:" }
+                (blocks::command("forgeyard public-key > farm.pub"))
+                (blocks::command(&format!("forgeyard artifact verify {} --key farm.pub", artifact.id)))
                 p { "The bytes alone, with tools that every machine has:" }
                 (blocks::command(&format!(
                     "curl -fsSL {}{} | sha256sum   # expect {}",

@@ -32,7 +32,7 @@ pub fn status(shell: &Shell, status: &Status) -> Markup {
                 section.card {
                     h2 { "Sites" }
                     @if status.sites.is_empty() {
-                        p.quiet-text { "No host has joined. Start one with " code { "forgeyard up" } " or " code { "forgeyard site join" } "." }
+                        p.quiet-text { "No host has joined. Start one with " code { "forgeyard up" } " or " code { "forgeyard site run" } "." }
                     }
                     ul.plain.status-list {
                         @for site in &status.sites {

@@ -14,6 +14,7 @@ pub mod people;
 pub mod range;
 pub mod refusals;
 mod routes;
+pub mod settings;
 pub mod sites;
 pub mod upload;
 pub mod webhook;
@@ -34,6 +35,7 @@ pub fn routes() -> Routes {
         .merge(agents::routes())
         .merge(sites::routes())
         .merge(people::routes())
+        .merge(settings::routes())
         .merge(live::routes())
         .merge(webhook::routes())
         .merge(channel::routes())

@@ -136,9 +136,11 @@ async fn log(
         };
         return Ok(String::from_utf8_lossy(&bytes).into_owned().into_response());
     }
-    let empty =
-        |complete| LogPiece { offset: query.offset, text: String::new(), next: query.offset, complete };
-    let Some(attempt) = attempt else { return Ok(Json(empty(false)).into_response()) };
+    let Some(attempt) = attempt else {
+        let (text, next) = (String::new(), query.offset);
+        let empty = LogPiece { offset: query.offset, text, next, complete: false, attempt };
+        return Ok(Json(empty).into_response());
+    };
     let limit = query.end.map_or(PIECE, |end| end.saturating_sub(query.offset).min(PIECE));
     let bytes = logs::read(&app, attempt, query.offset, limit).await?;
     let state = app.store.log_state(attempt).await.map_err(|error| error::database(&error))?;
@@ -147,7 +149,9 @@ async fn log(
     let over = state.complete || !live;
     let at_end = next >= state.durable || (over && query.offset + bytes.len() as u64 >= state.durable);
     let text = String::from_utf8_lossy(bytes.get(..cut).unwrap_or_default()).into_owned();
-    Ok(Json(LogPiece { offset: query.offset, text, next, complete: over && at_end }).into_response())
+    let complete = over && at_end;
+    let piece = LogPiece { offset: query.offset, text, next, complete, attempt: Some(attempt) };
+    Ok(Json(piece).into_response())
 }
 
 /// Length of the longest beginning that does not end inside a character.
@@ -375,7 +379,14 @@ async fn explain_access(
 
 /// What the gate would say.
 pub fn ask_gate(app: &App, question: &AccessQuestion) -> forgeyard_model::access::Decision {
-    let config = app.config();
+    ask(&app.config(), question)
+}
+
+/// What the gate would say under this configuration.
+pub fn ask(
+    config: &forgeyard_model::config::FarmConfig,
+    question: &AccessQuestion,
+) -> forgeyard_model::access::Decision {
     let repository = config.repositories.iter().find(|repository| repository.id == question.repository);
     let protected =
         repository.and_then(|repository| repository.protected.first()).map_or("main", String::as_str);

@@ -22,7 +22,6 @@ use forgeyard_model::delivery::DeliveryState;
 use forgeyard_model::forge::Person;
 use forgeyard_model::resources::Isolation;
 use forgeyard_model::{PipelineId, Secret};
-use indicatif::{ProgressBar, ProgressStyle};
 use place::Place;
 use repository::Repository;
 use std::path::PathBuf;
@@ -216,8 +215,8 @@ impl Tour {
                 Some(folder) => folder.clone(),
                 None => prepare(&self.sources)?,
             };
-            let id =
-                crate::commands::run_folder(&self.client, &folder, &folder.join("forgeyard.toml")).await?;
+            let id = crate::commands::run::run_folder(&self.client, &folder, &folder.join("forgeyard.toml"))
+                .await?;
             further.push(self.follow(id).await?);
         }
         let left = self.settle().await?;
@@ -347,44 +346,7 @@ impl Tour {
 
     /// Shows a pipeline as it goes on, until it is over.
     async fn follow(&self, id: PipelineId) -> Result<PipelineView> {
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("  {spinner} {msg} ({elapsed})") {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(120));
-        let mut shown: std::collections::BTreeMap<String, String> = Default::default();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let view = self.client.pipeline(id).await?;
-            for job in &view.jobs {
-                let state = job.state.name().to_owned();
-                let known = shown.insert(job.key.clone(), state.clone());
-                if known.as_ref() != Some(&state) && job.state.ended() {
-                    let took = view.attempts.iter().rfind(|attempt| attempt.job == job.id);
-                    let took = took.and_then(|attempt| {
-                        Some(crate::output::seconds(attempt.placed_at, attempt.ended_at?))
-                    });
-                    bar.println(format!("  {:<28} {state} {}", job.key, took.unwrap_or_default()));
-                }
-            }
-            let at_work: Vec<String> = view
-                .jobs
-                .iter()
-                .filter(|job| job.state.attempt().is_some() || job.state.name() == "queued")
-                .map(|job| format!("{} {}", job.key, job.state.name()))
-                .collect();
-            let now =
-                if at_work.is_empty() { view.pipeline.state.name().to_owned() } else { at_work.join(", ") };
-            bar.set_message(now);
-            if view.pipeline.state.ended() {
-                bar.finish_and_clear();
-                return Ok(view);
-            }
-            if Instant::now() > deadline {
-                bail!("{id} did not end in {} s", PATIENCE.as_secs());
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        crate::progress::follow(&self.client, id, Some(PATIENCE)).await
     }
 }
 

@@ -95,7 +95,10 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let first = Place::open(data.path(), false).unwrap();
         let again = Place::open(data.path(), true).unwrap();
-        assert_eq!(first.listen, again.listen, "agents that outlived the farm call the address they were given");
+        assert_eq!(
+            first.listen, again.listen,
+            "agents that outlived the farm call the address they were given"
+        );
         assert_eq!(first.secret.expose(), again.secret.expose());
         assert_eq!(
             (first.repository.base, first.repository.head),

@@ -197,7 +197,8 @@ pub(crate) fn attempts_at_work(data: &Path) -> Vec<(String, String)> {
         let agent = data.join("site/sandbox/runners").join(&machine).join("agent");
         let Ok(text) = std::fs::read(agent.join("state.json")) else { continue };
         let Ok(state) = serde_json::from_slice::<serde_json::Value>(&text) else { continue };
-        let runs = state["steps"].as_array().is_some_and(|steps| steps.iter().any(|step| step["ended"] == false));
+        let runs =
+            state["steps"].as_array().is_some_and(|steps| steps.iter().any(|step| step["ended"] == false));
         if runs && let Some(attempt) = state["redeemed"]["attempt"].as_str() {
             let step = state["steps"].as_array().and_then(|steps| steps.last()?["facts"]["name"].as_str());
             found.push((attempt.to_owned(), step.unwrap_or_default().to_owned()));

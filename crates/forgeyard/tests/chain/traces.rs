@@ -52,7 +52,11 @@ pub(crate) fn helpers(data: &Path) -> Vec<i32> {
         let name = program.rsplit('/').next().unwrap_or_default();
         ["forgeyard", "forgeyard-agent", "conmon", "runc"].contains(&name)
     };
-    processes().into_iter().filter(|(_, line)| helper(line) && ours(line)).map(|(process, _)| process).collect()
+    processes()
+        .into_iter()
+        .filter(|(_, line)| helper(line) && ours(line))
+        .map(|(process, _)| process)
+        .collect()
 }
 
 /// Processes with their command lines; arguments are parted by NUL. One that is dead has none.
