@@ -221,7 +221,10 @@ fn promoted(
     }
     // The last line of defence: whatever prepared the entries, untrusted bytes do not pass here.
     if let Some(entry) = entries.iter().find(|entry| !promotable(tx, entry, id)) {
-        let text = format!("{} does not come from a promotable artifact of this pipeline", entry.file_name);
+        let text = format!(
+            "{} does not come from a promotable artifact that this pipeline accepted",
+            entry.file_name
+        );
         return completion::fail(tx, id, Explanation::new("promotion.untrusted", text));
     }
     let mut channel = tx.farm().channels.get(&name).cloned().unwrap_or(Channel {
@@ -280,7 +283,10 @@ fn promoted(
 
 fn promotable(tx: &Tx<'_>, entry: &ChannelEntry, pipeline: PipelineId) -> bool {
     tx.farm().artifacts.get(&entry.artifact).is_some_and(|artifact| {
-        artifact.lane.promotable() && artifact.pipeline == pipeline && artifact.digest == entry.digest
+        artifact.lane.promotable()
+            && artifact.pipeline == pipeline
+            && artifact.digest == entry.digest
+            && completion::accepted(tx.farm(), artifact)
     })
 }
 
