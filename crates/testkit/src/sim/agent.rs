@@ -34,7 +34,7 @@ pub struct Agent {
 impl Agent {
     /// An agent that begins.
     pub fn new(attempt: AttemptId, runner: RunnerId, rng: &mut Rng) -> Self {
-        let (nonce, fails) = (rng.next().to_string(), rng.next() % 100);
+        let (nonce, fails) = (rng.next_u64().to_string(), rng.next_u64() % 100);
         Self { attempt, runner, nonce, fence: 0, stage: Stage::Redeem, fails }
     }
 

@@ -258,7 +258,7 @@ fn plan_of(bits: u128) -> EffectResult {
         together_with: BTreeSet::new(),
         variant: BTreeMap::new(),
     };
-    let first: &[&str] = if bits % 13 == 0 { &["b"] } else { &[] };
+    let first: &[&str] = if bits.is_multiple_of(13) { &["b"] } else { &[] };
     EffectResult::Plan { plan: RenderedPlan { outputs: vec![output("a", first), output("b", &["a"])] } }
 }
 

@@ -101,12 +101,12 @@ impl Run {
 
     fn check(&mut self, step: u64) -> Result<(), String> {
         // Walking through everything is dear; a sample finds a difference soon enough, since it stays.
-        let depth = if step % 64 == 0 { Depth::Everything } else { Depth::Written };
+        let depth = if step.is_multiple_of(64) { Depth::Everything } else { Depth::Written };
         invariants::check(&mut self.control, &self.site, depth)
     }
 
     fn fate(&mut self) -> Fate {
-        match self.rng.next() % 80 {
+        match self.rng.next_u64() % 80 {
             0 => Fate::DiesBefore,
             1 => Fate::DiesAfter,
             _ => Fate::Answered,
@@ -151,7 +151,7 @@ impl Run {
 
     /// One thing happens.
     fn step(&mut self) {
-        match self.rng.next() % 100 {
+        match self.rng.next_u64() % 100 {
             // Rare enough that most work gets through its whole life while things still go wrong.
             0 if self.sent.len() < 400 => self.commit_something(),
             0..=6 => self.deliver(),
@@ -161,10 +161,10 @@ impl Run {
             35..=49 => self.site.act(self.control.bug, &mut self.rng),
             50..=59 => self.report(),
             60..=89 => self.agent(),
-            90..=93 => self.tick(Duration::from_secs(1 + self.rng.clone().next() % 8)),
+            90..=93 => self.tick(Duration::from_secs(1 + self.rng.clone().next_u64() % 8)),
             94 => self.echo(),
             95 => self.trouble(),
-            96 => self.person(),
+            96..=98 => self.person(),
             _ => self.site.join(&mut self.control, &mut self.rng),
         }
     }
@@ -172,8 +172,8 @@ impl Run {
     /// Somebody pushes or opens a pull request.
     fn commit_something(&mut self) {
         let number = self.sent.len() as u64;
-        let sha = format!("{:040x}", self.rng.next());
-        let event = match self.rng.next() % 3 {
+        let sha = format!("{:040x}", self.rng.next_u64());
+        let event = match self.rng.next_u64() % 3 {
             0 => build::push(&sha),
             1 => build::pull_request(&sha, number, false),
             _ => build::pull_request(&sha, number, true),
@@ -302,7 +302,7 @@ impl Run {
     }
 
     fn trouble(&mut self) {
-        match self.rng.next() % 5 {
+        match self.rng.next_u64() % 5 {
             0 => {
                 self.control.restart(&mut self.rng);
                 self.report.crashes += 1;
@@ -332,7 +332,7 @@ impl Run {
     fn person(&mut self) {
         let jobs: Vec<_> = self.control.farm.jobs.keys().copied().collect();
         let Some(job) = self.rng.pick(&jobs).copied() else { return };
-        let input = if self.rng.chance(50) { Input::CancelJob { job } } else { Input::RerunJob { job } };
+        let input = if self.rng.chance(30) { Input::CancelJob { job } } else { Input::RerunJob { job } };
         self.call(input);
     }
 

@@ -93,10 +93,11 @@ impl Site {
     pub fn act(&mut self, bug: Option<Bug>, rng: &mut Rng) {
         // The planted bug.
         if bug == Some(Bug::ObeyOldWishes)
-            && rng.chance(10)
+            && rng.chance(30)
             && let Some(old) = self.replaced.pop()
         {
-            return self.approach(&old, bug, rng);
+            self.approach(&old, bug, rng);
+            return self.replaced.push(old);
         }
         let Some(set) = self.desired.take() else { return };
         self.approach(&set, bug, rng);

@@ -1,4 +1,6 @@
-//! The queue: a job that finds no place does not stop the jobs behind it.
+//! A desk: inputs are given to the real engine one by one, without a store.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use forgeyard_engine::decide::decide;
 use forgeyard_engine::{Ctx, Farm};
@@ -7,21 +9,64 @@ use forgeyard_model::config::FarmConfig;
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::forge::{ForgeEvent, Meaning};
 use forgeyard_model::input::{Input, Reply};
-use forgeyard_model::job::JobState;
+use forgeyard_model::job::{Job, JobState};
 use forgeyard_model::plan::PipelineFile;
 use forgeyard_model::resources::Limit;
 use forgeyard_model::site::{HostFacts, SiteReport};
+use forgeyard_model::verdict::{ExitFacts, StepFacts};
 use forgeyard_model::{ArtifactId, Digest, Id, Timestamp};
 use forgeyard_testkit::build;
 
-struct Desk {
-    farm: Farm,
-    config: FarmConfig,
+/// A farm and its configuration.
+pub(crate) struct Desk {
+    pub(crate) farm: Farm,
+    pub(crate) config: FarmConfig,
     seq: u64,
 }
 
 impl Desk {
-    fn give(&mut self, input: Input) -> Reply {
+    /// A farm that has started, with a site that has room and no devices.
+    pub(crate) fn new(config: FarmConfig) -> Self {
+        let mut desk = Desk { farm: Farm::default(), config, seq: 0 };
+        desk.give(Input::FarmStarted { epoch: 1 });
+        desk.join();
+        desk
+    }
+
+    /// The job with this key.
+    pub(crate) fn job(&self, key: &str) -> &Job {
+        self.farm.jobs.values().find(|job| job.key == key).unwrap()
+    }
+
+    /// The attempt that is at work for this job does all of it and brings one output.
+    pub(crate) fn work(&mut self, key: &str, kind: ArtifactKind, name: &str, bytes: &[u8]) {
+        let attempt = self.job(key).state.attempt().unwrap();
+        let fence = self.job(key).fence;
+        self.give(Input::TokenRedeemed { attempt, nonce: "a nonce".to_owned() });
+        self.give(Input::AgentHeard { attempt, fence, step: Some("work".to_owned()) });
+        let name = name.to_owned();
+        let digest = Digest::of(bytes);
+        self.give(Input::ArtifactStored { attempt, fence, kind, name, digest, size: 1 });
+        let step = StepFacts {
+            name: "work".to_owned(),
+            started_at: Default::default(),
+            ended_at: Default::default(),
+            exit_code: Some(0),
+            signal: None,
+        };
+        let facts = Box::new(ExitFacts { steps: vec![step], ..ExitFacts::default() });
+        let (hits, tail) = Default::default();
+        self.give(Input::AttemptFinished { attempt, fence, facts, hits, tail });
+    }
+
+    /// Settles the effect that `which` finds.
+    pub(crate) fn settle(&mut self, which: impl Fn(&Effect) -> bool, result: EffectResult) {
+        let outbox = self.farm.index.outbox.iter();
+        let effect = *outbox.clone().find(|id| which(&self.farm.effects[*id].effect)).unwrap();
+        self.give(Input::EffectSettled { effect, result: Box::new(result) });
+    }
+
+    pub(crate) fn give(&mut self, input: Input) -> Reply {
         self.seq += 1;
         let ctx = Ctx {
             seq: self.seq,
@@ -35,7 +80,7 @@ impl Desk {
     }
 
     /// A site with room and without devices.
-    fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         let join = Input::SiteJoined {
             name: build::name("box"),
             token: Digest::of(b"site"),
@@ -64,7 +109,7 @@ impl Desk {
     }
 
     /// An event arrives, is read, and its source is fetched. Answers the state of its plan job.
-    fn event(&mut self, guid: &str, event: ForgeEvent) -> JobState {
+    pub(crate) fn event(&mut self, guid: &str, event: ForgeEvent) -> JobState {
         let body = Digest::of(guid.as_bytes());
         self.give(Input::DeliveryReceived { guid: guid.to_owned(), event: "push".to_owned(), body });
         let commit = event.head_sha.clone();
@@ -92,26 +137,4 @@ impl Desk {
         self.give(Input::EffectSettled { effect, result: Box::new(result) });
         self.farm.jobs_of(pipeline).next().unwrap().state.clone()
     }
-}
-
-fn desk() -> Desk {
-    let mut config = build::config();
-    // Without a word of the operator, work from forks needs a machine of its own, which the only pool cannot give.
-    config.access.grants[0].isolation = None;
-    let mut desk = Desk { farm: Farm::default(), config, seq: 0 };
-    desk.give(Input::FarmStarted { epoch: 1 });
-    desk.join();
-    desk
-}
-
-#[test]
-fn job_that_no_pool_may_run_does_not_stop_jobs_of_the_same_flavor_behind_it() {
-    let mut desk = desk();
-    let fork = desk.event("guid-1", build::pull_request(&"a".repeat(40), 1, true));
-    assert_eq!(fork, JobState::Queued);
-    let waits: Vec<String> =
-        desk.farm.jobs.values().filter_map(|job| Some(job.waiting.as_ref()?.code.clone())).collect();
-    assert_eq!(waits, ["queue.isolation"]);
-    let push = desk.event("guid-2", build::push(&"b".repeat(40)));
-    assert!(matches!(push, JobState::Placed { .. }), "{push:?}");
 }
