@@ -1,4 +1,4 @@
-//! Chores of the repository: `cargo xtask graph | size | dist`.
+//! Chores of the repository: `cargo xtask graph | size | openapi | dist`.
 //!
 //! Exit status 0 means that the check holds or the work is done; 1 means that it does not, with one line per reason.
 
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 mod dist;
 mod graph;
+mod openapi;
 mod size;
 
 #[derive(Parser)]
@@ -24,6 +25,12 @@ enum Chore {
     Graph,
     /// Check that no Rust file is too long.
     Size,
+    /// Write the document that describes the HTTP API, openapi/forgeyard.json.
+    Openapi {
+        /// Write nothing; fail when the document is not what the code says.
+        #[arg(long)]
+        check: bool,
+    },
     /// Build what is released: the program, the static agent and their checksums, in dist/.
     Dist,
 }
@@ -32,6 +39,7 @@ fn main() -> ExitCode {
     let done = root().and_then(|root| match Arguments::parse().chore {
         Chore::Graph => graph::check(&root),
         Chore::Size => size::check(&root),
+        Chore::Openapi { check } => openapi::make(&root, check),
         Chore::Dist => dist::make(&root),
     });
     match done {

@@ -20,7 +20,7 @@ const NAMES: usize = 100_000;
 
 #[derive(Deserialize)]
 struct RawMetric {
-    value: serde_json::Number,
+    value: serde_json::Value,
     #[serde(default)]
     unit: String,
 }
@@ -40,11 +40,23 @@ fn parse_metrics(bytes: &[u8]) -> BTreeMap<String, Metric> {
         let Ok(raw) = serde_json::from_value::<RawMetric>(value) else { continue };
         let name_fits = !name.is_empty() && name.len() <= METRIC_NAME && name.chars().all(plain);
         let unit_fits = raw.unit.len() <= METRIC_UNIT && !raw.unit.chars().any(char::is_control);
+        let Some(value) = figure(&raw.value) else { continue };
         if name_fits && unit_fits && found.len() < METRICS {
-            found.insert(name, Metric { value: raw.value.to_string(), unit: raw.unit });
+            found.insert(name, Metric { value, unit: raw.unit });
         }
     }
     found
+}
+
+/// A figure, written as a number or as text that is one.
+fn figure(value: &serde_json::Value) -> Option<String> {
+    let text = match value {
+        serde_json::Value::Number(number) => number.to_string(),
+        serde_json::Value::String(text) => text.clone(),
+        _ => return None,
+    };
+    let finite = text.len() <= 64 && text.parse::<f64>().is_ok_and(f64::is_finite);
+    finite.then_some(text)
 }
 
 #[derive(Deserialize)]
@@ -141,10 +153,10 @@ mod tests {
     #[test]
     fn good_metrics_are_taken_and_bad_ones_left() {
         let text =
-            br#"{"triad": {"value": 12.5, "unit": "GB/s"}, "bad name!": {"value": 1}, "text": {"value": "x"}}
+            br#"{"triad": {"value": 12.5, "unit": "GB/s"}, "copy": {"value": "9.75", "unit": "GB/s"}, "bad name!": {"value": 1}, "text": {"value": "x"}}
             {"later": {"value": 3}} rubbish {"never": {"value": 1}}"#;
         let found = parse_metrics(text);
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["later", "triad"]);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["copy", "later", "triad"]);
         assert_eq!(found["triad"], Metric { value: "12.5".to_owned(), unit: "GB/s".to_owned() });
     }
 

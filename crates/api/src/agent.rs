@@ -30,6 +30,7 @@ pub const VERSION: u32 = 1;
 
 /// A request to redeem a one-shot token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Redeem {
     /// Version of the contract that the agent speaks.
     pub version: u32,
@@ -41,6 +42,7 @@ pub struct Redeem {
 
 /// The job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Redeemed {
     /// The attempt.
     pub attempt: AttemptId,
@@ -67,6 +69,7 @@ pub struct Redeemed {
 
 /// A sign of life.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Heartbeat {
     /// The fence.
     pub fence: u32,
@@ -76,6 +79,7 @@ pub struct Heartbeat {
 
 /// Answer to a sign of life.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatAnswer {
     /// Stop the job.
     pub cancel: bool,
@@ -83,6 +87,7 @@ pub struct HeartbeatAnswer {
 
 /// Answer to log bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogAnswer {
     /// Bytes that are durable from the beginning of the log. Send from here next.
     pub durable: u64,
@@ -90,6 +95,7 @@ pub struct LogAnswer {
 
 /// The end of an attempt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Finish {
     /// The fence.
     pub fence: u32,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What kind of error; each is one HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// 400: the request cannot be understood.
@@ -56,6 +57,7 @@ impl ErrorKind {
 
 /// Body of every answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[error("{message}")]
 pub struct ApiError {
     /// What kind.

@@ -7,7 +7,10 @@ pub mod agent;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod error;
+#[cfg(feature = "openapi")]
+pub mod openapi;
 pub mod people;
+pub mod routes;
 pub mod site;
 
 pub use error::ApiError;

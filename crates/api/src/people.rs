@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// A pipeline with all that belongs to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PipelineView {
     /// The pipeline.
     pub pipeline: Pipeline,
@@ -33,6 +34,7 @@ pub struct PipelineView {
 
 /// A job with all that belongs to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobView {
     /// The job.
     pub job: Job,
@@ -52,6 +54,7 @@ pub struct JobView {
 
 /// Why a job is where it is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Why {
     /// State of the job.
     pub state: String,
@@ -69,6 +72,7 @@ pub struct Why {
 
 /// State of the farm, for the status page.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Status {
     /// Name of the farm.
     pub farm: String,
@@ -90,6 +94,7 @@ pub struct Status {
 
 /// A site, for the status page.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SiteStatus {
     /// Its id.
     pub id: forgeyard_model::SiteId,
@@ -105,6 +110,7 @@ pub struct SiteStatus {
 
 /// Request to run a recipe folder. The source is uploaded first, to `/api/v1/sources`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunRequest {
     /// Chosen by the client, so that it can ask twice.
     pub guid: String,
@@ -120,6 +126,7 @@ pub struct RunRequest {
 
 /// Answer to a run request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunAnswer {
     /// The pipeline.
     pub pipeline: PipelineId,
@@ -127,6 +134,7 @@ pub struct RunAnswer {
 
 /// Request for a new API token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TokenRequest {
     /// Name for people.
     pub name: String,
@@ -138,13 +146,69 @@ pub struct TokenRequest {
 
 /// A new API token. Shown once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TokenAnswer {
     /// The token.
     pub token: String,
 }
 
+/// A token as it is listed: never the token itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TokenView {
+    /// Whom it speaks for; its id names the token.
+    pub principal: forgeyard_model::principal::Principal,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends; absent = never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// What the farm is set up with. Neither access nor the addresses that sources are fetched from are part of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ConfigView {
+    /// Name of the farm.
+    pub farm: String,
+    /// Digest of the whole configuration, as the journal names it.
+    pub digest: forgeyard_model::Digest,
+    /// Pools, in order of preference.
+    pub pools: Vec<forgeyard_model::resources::Pool>,
+    /// Shapes of machines.
+    pub flavors: Vec<forgeyard_model::resources::Flavor>,
+    /// What machines boot.
+    pub images: Vec<forgeyard_model::resources::Image>,
+    /// Which flavor each kind of job gets.
+    pub use_flavors: forgeyard_model::config::Flavors,
+    /// Repositories that the farm works for.
+    pub repositories: Vec<RepositoryView>,
+    /// Attempts at once in the whole farm.
+    pub max_running: u32,
+}
+
+/// A repository that the farm works for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RepositoryView {
+    /// The forge.
+    pub forge: forgeyard_model::ForgeName,
+    /// Numeric id at the forge.
+    pub id: u64,
+    /// `owner/name`, for display.
+    pub name: String,
+    /// Branches that are protected, without `refs/heads/`.
+    pub protected: Vec<String>,
+    /// Channel that its packages are promoted to.
+    pub channel: forgeyard_model::ChannelName,
+}
+
 /// A piece of a log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogPiece {
     /// Offset of the text in the log, in bytes.
     pub offset: u64,
@@ -154,10 +218,14 @@ pub struct LogPiece {
     pub next: u64,
     /// The log is complete.
     pub complete: bool,
+    /// The attempt that the log belongs to. Another one than before: read from the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<forgeyard_model::AttemptId>,
 }
 
 /// Result of making an environment, sent by the environment service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EnvironmentResult {
     /// Ready or failed.
     pub state: forgeyard_model::environment::EnvironmentState,
@@ -165,6 +233,7 @@ pub struct EnvironmentResult {
 
 /// Request to run an ended job again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RerunRequest {
     /// Refuse anything but a test on its kept artifact.
     #[serde(default)]
@@ -173,6 +242,7 @@ pub struct RerunRequest {
 
 /// A request that needs a reason.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReasonRequest {
     /// Why, for the audit trail.
     pub reason: String,
@@ -180,6 +250,7 @@ pub struct ReasonRequest {
 
 /// Request to stop or resume giving work to a site.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DrainRequest {
     /// Stop (`true`) or resume.
     pub drain: bool,
@@ -187,6 +258,7 @@ pub struct DrainRequest {
 
 /// A question to the gate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AccessQuestion {
     /// Numeric id of the repository.
     pub repository: u64,
@@ -200,6 +272,7 @@ pub struct AccessQuestion {
 
 /// Answer of the gate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AccessAnswer {
     /// What it decides, with evidence.
     #[serde(flatten)]
@@ -208,6 +281,7 @@ pub struct AccessAnswer {
 
 /// The farm's public key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PublicKey {
     /// Id of the key, as in statements.
     pub key_id: String,

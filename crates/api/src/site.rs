@@ -17,6 +17,7 @@ pub const VERSION: u32 = 1;
 
 /// A request to join.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Join {
     /// Version of the contract that the site speaks.
     pub version: u32,
@@ -30,6 +31,7 @@ pub struct Join {
 
 /// The site is known from now on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Joined {
     /// Its id.
     pub site: SiteId,
@@ -39,6 +41,7 @@ pub struct Joined {
 
 /// Query of the desired set.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DesiredQuery {
     /// Generation that the site has; 0 = none.
     pub after: u64,
@@ -50,6 +53,7 @@ pub struct DesiredQuery {
 
 /// Answer to a report.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reported {
     /// Newest generation of the desired set.
     pub generation: u64,

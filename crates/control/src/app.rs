@@ -9,6 +9,9 @@ use forgeyard_forges::GitSource;
 use forgeyard_model::Secret;
 use forgeyard_model::config::FarmConfig;
 use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// The shared parts. Cheap to clone.
 #[derive(Clone)]
@@ -35,11 +38,21 @@ pub struct App {
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
+    /// Cancelled when the control plane ends: what would wait longer must not hold it up.
+    pub stop: CancellationToken,
 }
 
 impl App {
     /// The configuration that is decided under.
     pub fn config(&self) -> &FarmConfig {
         self.core.config()
+    }
+
+    /// Waits for a change; `false` when the time is over or the control plane stops.
+    pub async fn changed(&self, version: &mut watch::Receiver<u64>, deadline: Instant) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            changed = tokio::time::timeout_at(deadline, version.changed()) => matches!(changed, Ok(Ok(()))),
+        }
     }
 }

@@ -1,11 +1,15 @@
 //! Who calls. A token in the `Authorization` header, or a console session in a cookie. Loopback is no identity.
+//!
+//! A cookie travels by itself, so a cookie alone only ever reads. What changes something needs, beside the cookie, the
+//! token that belongs to it: in the header [`CSRF_HEADER`] (checked by [`Caller`]) or in the field `csrf` of a form
+//! (checked by [`Form`](crate::http::console::Form)). There is no third way to a `Caller`.
 
 use crate::app::App;
 use crate::http::error::HttpError;
 use crate::keys;
 use axum::extract::FromRequestParts;
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_model::Digest;
@@ -14,6 +18,9 @@ use forgeyard_model::site::Site;
 
 /// Name of the console's cookie.
 pub const COOKIE: &str = "forgeyard";
+
+/// Header by which a script of our own pages shows where it comes from.
+pub const CSRF_HEADER: &str = "x-forgeyard-csrf";
 
 /// Who calls, as far as roles go.
 #[derive(Debug, Clone)]
@@ -47,14 +54,15 @@ fn unauthenticated(code: &str, message: &str) -> HttpError {
 }
 
 /// The bearer token of a request.
-pub fn bearer(parts: &Parts) -> Option<&str> {
-    let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
-fn cookie(parts: &Parts) -> Option<&str> {
-    let all = parts.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+/// The session cookie of a request, whatever it is worth.
+pub fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     all.flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
         .find(|(name, _)| *name == COOKIE)
@@ -75,42 +83,50 @@ pub fn caller(app: &App, digest: &Digest) -> Option<Caller> {
     }
 }
 
+/// The caller of a console session. Only reads may follow from this alone.
+pub fn session(app: &App, headers: &HeaderMap) -> Result<Caller, HttpError> {
+    let value = cookie(headers).ok_or_else(|| unauthenticated("auth.missing", "this needs a token"))?;
+    let session = app.keys.read_cookie(value).filter(|(_, end)| *end > app.clock.now().as_micros());
+    let found = session.and_then(|(digest, _)| caller(app, &digest));
+    let found =
+        found.ok_or_else(|| unauthenticated("auth.session_over", "the session is over; sign in again"))?;
+    Ok(Caller { cookie: Some(value.to_owned()), ..found })
+}
+
+/// Whoever looks, when that is known: for what is shown, never for what is done.
+pub fn viewer(app: &App, headers: &HeaderMap) -> Option<Caller> {
+    match bearer(headers) {
+        Some(token) => caller(app, &Digest::of(token.as_bytes())),
+        None => session(app, headers).ok(),
+    }
+}
+
+/// Refuses what carries a session's cookie without the token that belongs to it.
+pub fn check_csrf(app: &App, cookie: &str, sent: Option<&str>) -> Result<(), HttpError> {
+    if sent.is_some_and(|sent| keys::same(sent, &app.keys.csrf(cookie))) {
+        return Ok(());
+    }
+    let text = "the request does not come from a page of this session";
+    let error = ApiError::new(ErrorKind::Forbidden, "auth.csrf", text);
+    Err(error.hint("load the page again and repeat; programs send a token in `Authorization`").into())
+}
+
 impl FromRequestParts<App> for Caller {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, HttpError> {
-        if let Some(token) = bearer(parts) {
+        if let Some(token) = bearer(&parts.headers) {
             return caller(app, &Digest::of(token.as_bytes())).ok_or_else(|| {
                 unauthenticated("auth.unknown_token", "the token is unknown, revoked or over")
             });
         }
-        let Some(value) = cookie(parts) else {
-            return Err(unauthenticated("auth.missing", "this needs a token"));
-        };
-        let session = app.keys.read_cookie(value).filter(|(_, end)| *end > app.clock.now().as_micros());
-        let found = session.and_then(|(digest, _)| caller(app, &digest));
-        let found = found
-            .ok_or_else(|| unauthenticated("auth.session_over", "the session is over; sign in again"))?;
-        // A cookie travels by itself: whatever changes something must show that it comes from our own page.
-        let header = parts.headers.get("x-forgeyard-csrf").and_then(|value| value.to_str().ok());
-        let safe = parts.method.is_safe() || parts.uri.path().starts_with("/console/") || is_form(parts);
-        if !safe && !header.is_some_and(|sent| keys::same(sent, &app.keys.csrf(value))) {
-            let error = ApiError::new(
-                ErrorKind::Forbidden,
-                "auth.csrf",
-                "the request does not come from a page of this farm",
-            );
-            return Err(error.hint("use a token in the `Authorization` header for programs").into());
+        let found = session(app, &parts.headers)?;
+        if !parts.method.is_safe() {
+            let sent = parts.headers.get(CSRF_HEADER).and_then(|value| value.to_str().ok());
+            check_csrf(app, found.cookie.as_deref().unwrap_or_default(), sent)?;
         }
-        Ok(Self { cookie: Some(value.to_owned()), ..found })
+        Ok(found)
     }
-}
-
-/// Forms carry their token in the body; their handlers check it with [`Form`](crate::http::console::Form).
-fn is_form(parts: &Parts) -> bool {
-    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    !parts.uri.path().starts_with("/api/")
-        && kind.is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"))
 }
 
 /// A site that calls with its token.
@@ -121,7 +137,7 @@ impl FromRequestParts<App> for SiteCaller {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, HttpError> {
-        let Some(token) = bearer(parts) else {
+        let Some(token) = bearer(&parts.headers) else {
             return Err(unauthenticated("site.no_token", "a site must send its token"));
         };
         let digest = Digest::of(token.as_bytes());

@@ -125,11 +125,13 @@ impl Core {
         };
         let (answer, answered) = oneshot::channel();
         let request = Request { input, by, body, answer };
-        let sent = tokio::time::timeout(PATIENCE, self.requests.send(request)).await;
+        // One patience for both: a sender that gives up after ten seconds must have heard of it before.
+        let end = tokio::time::Instant::now() + PATIENCE;
+        let sent = tokio::time::timeout_at(end, self.requests.send(request)).await;
         if !matches!(sent, Ok(Ok(()))) {
             return Err(busy());
         }
-        match tokio::time::timeout(PATIENCE, answered).await {
+        match tokio::time::timeout_at(end, answered).await {
             Ok(Ok(answer)) => answer,
             _ => Err(busy()),
         }

@@ -41,6 +41,7 @@ fn trouble(path: &Path, reason: impl ToString) -> KeyError {
 impl Keys {
     /// Reads the keys of a data folder; makes those that are missing.
     pub fn open(folder: &Path) -> Result<Self, KeyError> {
+        fs_err::create_dir_all(folder).map_err(|error| trouble(folder, error))?;
         let path = folder.join("farm.key");
         let pem = read_or_make(&path, || {
             let key = SigningKey::from_bytes(&rand::random());

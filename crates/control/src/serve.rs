@@ -14,6 +14,7 @@ use forgeyard_model::config::FarmConfig;
 use forgeyard_model::input::Input;
 use forgeyard_model::principal::Role;
 use forgeyard_model::{Digest, Secret};
+use std::future::IntoFuture as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a control plane holds its epoch without renewing it.
 const EPOCH: Duration = Duration::from_secs(30);
+/// How long requests that are under way may take once the farm is asked to stop.
+const LAST_CALL: Duration = Duration::from_secs(5);
 
 /// What a control plane is made of.
 pub struct Options {
@@ -50,6 +53,11 @@ pub struct Options {
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
 }
 
+/// Takes an address to listen on.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|source| Error::Bind { address, source })
+}
+
 /// What goes wrong in a control plane.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -70,7 +78,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Listening.
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; end what listens there, or choose another address")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// Serving.
     #[error("serving HTTP")]
     Http(#[source] std::io::Error),
     /// The first admin token could not be made known.
@@ -117,6 +133,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         secure: options.tls.is_some(),
         metrics: options.metrics,
         artifact_limit: options.artifact_limit,
+        stop: stop.clone(),
     };
     let first_start = admin(&app).await?;
     tokio::spawn(effect::run(app.clone(), stop.clone()));
@@ -212,7 +229,16 @@ async fn listen(
     let router = http::router(app);
     let Some((certificate, key)) = tls else {
         return Ok(tokio::spawn(async move {
-            axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await }).await
+            let asked = stop.clone().cancelled_owned();
+            // Live views never end by themselves, so waiting for open connections has an end.
+            let patience = async move {
+                stop.cancelled().await;
+                tokio::time::sleep(LAST_CALL).await;
+            };
+            tokio::select! {
+                served = axum::serve(listener, router).with_graceful_shutdown(asked).into_future() => served,
+                () = patience => Ok(()),
+            }
         }));
     };
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -227,7 +253,7 @@ async fn listen(
     let watcher = handle.clone();
     tokio::spawn(async move {
         stop.cancelled().await;
-        watcher.graceful_shutdown(Some(Duration::from_secs(5)));
+        watcher.graceful_shutdown(Some(LAST_CALL));
     });
     let server = axum_server::from_tcp_rustls(listener, config).map_err(Error::Http)?;
     Ok(tokio::spawn(async move { server.handle(handle).serve(router.into_make_service()).await }))

@@ -105,7 +105,7 @@ pub fn status(app: &App) -> Status {
 }
 
 /// Trouble that an operator should know of.
-fn alarms(farm: &Farm, now: Timestamp) -> Vec<Explanation> {
+pub fn alarms(farm: &Farm, now: Timestamp) -> Vec<Explanation> {
     let mut alarms = Vec::new();
     for site in farm.sites.values() {
         let heard = site.heard_at.unwrap_or(site.joined_at);
@@ -141,6 +141,31 @@ fn alarms(farm: &Farm, now: Timestamp) -> Vec<Explanation> {
         }
     }
     alarms
+}
+
+/// State of the farm as strangers may see it: no keys, no hosts, no texts that people or programs wrote.
+pub fn public_status(app: &App) -> Status {
+    let mut status = status(app);
+    for device in &mut status.devices {
+        device.facts.key.clear();
+        device.facts.uuid = None;
+        device.facts.nodes.clear();
+        (device.facts.iommu_group, device.facts.numa_node) = (None, None);
+        if let DeviceState::Quarantined { reason } = &mut device.state {
+            *reason = Explanation::new("device.quarantined", "it is not handed out");
+        }
+    }
+    status.sites.iter_mut().for_each(|site| site.host = None);
+    for alarm in &mut status.alarms {
+        let text = match alarm.code.as_str() {
+            "site.silent" => "a site does not report",
+            "device.quarantined" => "a device is quarantined",
+            "lease.overdue" => "a lease takes long to end",
+            _ => "something is being tried again",
+        };
+        *alarm = Explanation::new(alarm.code.clone(), text);
+    }
+    status
 }
 
 /// Digest of the bundle of statements about an artifact, when it was promoted.

@@ -169,7 +169,7 @@ fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
             "queue.no_site",
             format!("no site has joined that could offer {}", flavor.name),
         )
-        .fix("start one: `forgeyard site`, or `forgeyard up` for a farm on this machine");
+        .fix("start one: `forgeyard site run`, or `forgeyard up` for a farm on this machine");
     };
     for other in all.filter(|other| other.code != "queue.no_site") {
         first = first.with(other.message);

@@ -1,15 +1,23 @@
 //! The command line: its words, and which service or request each of them is.
 //!
-//! Exit codes: 0 done; 1 it did not succeed; 2 the command line was wrong; 3 the farm refused; 4 no answer from it.
+//! Exit codes are those of [`crate::output`]; the help text names them.
 
 use crate::{commands, farm, tour};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  it did not succeed: a job failed, a statement does not hold, something is missing
+  2  the command line, a file that it names or the configuration is wrong
+  3  the farm refused
+  4  no answer from the farm";
+
 /// A self-hosted CI farm for GPU software: from pull request to tested package to running environment.
 #[derive(Parser)]
-#[command(name = "forgeyard", version, about, propagate_version = true, max_term_width = 100)]
+#[command(name = "forgeyard", version, about, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,8 +31,9 @@ enum Command {
     Up(UpArgs),
     /// Run the control plane alone.
     Serve(UpArgs),
-    /// Run a site: on a GPU box, dialling out to a farm.
-    Site(commands::site::SiteArgs),
+    /// Sites, places with hosts: run one on this host, list, drain, resume.
+    #[command(subcommand)]
+    Site(commands::site::SiteCommand),
     #[command(flatten)]
     Client(commands::ClientCommand),
     /// Look whether this host can do what a farm needs.
@@ -42,10 +51,10 @@ enum Command {
 #[derive(Args, Clone)]
 pub struct UpArgs {
     /// Folder of the farm: database, blobs, keys.
-    #[arg(long, env = "FORGEYARD_DATA", default_value = "forgeyard-data")]
+    #[arg(long, env = "FORGEYARD_DATA", default_value = "forgeyard-data", value_name = "FOLDER")]
     pub data: PathBuf,
     /// Configuration; everything in it has a default.
-    #[arg(long, env = "FORGEYARD_CONFIG")]
+    #[arg(long, env = "FORGEYARD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
 
@@ -64,7 +73,7 @@ pub fn main() -> ExitCode {
             Command::Tour(args) => tour::run(args).await,
             Command::Up(args) => farm::up(args, true).await,
             Command::Serve(args) => farm::up(args, false).await,
-            Command::Site(args) => commands::site::run(args).await,
+            Command::Site(command) => commands::site::run(command).await,
             Command::Client(command) => commands::run(command).await,
             Command::Doctor(args) => commands::doctor::run(args).await,
             Command::ProbeDevices { simulated } => commands::probe(simulated),

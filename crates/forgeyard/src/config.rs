@@ -2,7 +2,8 @@
 //!
 //! Secrets are never in it: the webhook secret comes from `FORGEYARD_WEBHOOK_SECRET` or a file.
 
-use anyhow::{Context as _, Result, bail};
+use crate::output::Wrong;
+use anyhow::{Context as _, Result};
 use forgeyard_formats::{access, toml_text};
 use forgeyard_model::Secret;
 use forgeyard_model::access::Access;
@@ -97,8 +98,10 @@ impl FileConfig {
     /// Reads the file, when there is one.
     pub fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let text = fs_err::read_to_string(path)?;
-        Ok(toml_text::read(&path.display().to_string(), &text)?)
+        let text = fs_err::read_to_string(path)
+            .context(Wrong::new(format!("cannot read the configuration {}", path.display())))?;
+        toml_text::read(&path.display().to_string(), &text)
+            .map_err(|error| Wrong::new(error.to_string()).into())
     }
 
     /// Secret of webhooks: the environment first, then the file.
@@ -107,9 +110,10 @@ impl FileConfig {
             return Ok(Some(Secret::new(text)));
         }
         let Some(path) = &self.webhook_secret_file else { return Ok(None) };
-        let text = fs_err::read_to_string(path)?;
+        let text = fs_err::read_to_string(path).context(Wrong::new("cannot read the webhook secret"))?;
         if text.trim().is_empty() {
-            bail!("the webhook secret in {} is empty", path.display());
+            let text = format!("the webhook secret in {} is empty", path.display());
+            return Err(Wrong::new(text).into());
         }
         Ok(Some(Secret::new(text.trim())))
     }
@@ -124,7 +128,12 @@ impl FileConfig {
     pub fn farm(&self, host: HostSize) -> Result<FarmConfig> {
         let engine = self.engine();
         let access = match &self.access {
-            Some(path) => access::read(&path.display().to_string(), &fs_err::read_to_string(path)?)?,
+            Some(path) => {
+                let text = fs_err::read_to_string(path)
+                    .context(Wrong::new(format!("cannot read the access file {}", path.display())))?;
+                access::read(&path.display().to_string(), &text)
+                    .map_err(|error| Wrong::new(error.to_string()))?
+            }
             None => Access::default(),
         };
         let flavors = match &self.flavors {
@@ -175,27 +184,32 @@ impl FileConfig {
     }
 }
 
+fn wrong(what: String) -> Result<()> {
+    Err(Wrong::new(what).fix("correct the configuration").into())
+}
+
 /// Names that are used must be declared.
 fn check(config: &FarmConfig) -> Result<()> {
     let uses = &config.use_flavors;
     for flavor in [&uses.plan, &uses.build, &uses.test, &uses.gpu_test] {
         if config.flavor(flavor).is_none() {
-            bail!("`use-flavors` names the flavor `{flavor}`, which is not declared under [[flavors]]");
+            return wrong(format!(
+                "`use-flavors` names the flavor `{flavor}`, which is not declared under [[flavors]]"
+            ));
         }
     }
     for pool in &config.pools {
         if config.image(&pool.image).is_none() {
-            bail!(
+            return wrong(format!(
                 "pool `{}` boots the image `{}`, which is not declared under [[images]]",
-                pool.name,
-                pool.image
-            );
+                pool.name, pool.image
+            ));
         }
         if let Some(flavor) = pool.flavors.iter().find(|flavor| config.flavor(flavor).is_none()) {
-            bail!(
+            return wrong(format!(
                 "pool `{}` offers the flavor `{flavor}`, which is not declared under [[flavors]]",
                 pool.name
-            );
+            ));
         }
     }
     Ok(())

@@ -3,7 +3,8 @@
 
 use crate::args::UpArgs;
 use crate::config::{ADDRESS, FileConfig, HostSize};
-use anyhow::{Context as _, Result, bail};
+use crate::output::Wrong;
+use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::serve::{self, Running};
@@ -77,12 +78,13 @@ pub fn recorder() -> Result<metrics_exporter_prometheus::PrometheusHandle> {
 
 /// Makes a folder, or says which one cannot be made and what to do.
 pub fn folder(path: &Path) -> Result<PathBuf> {
-    fs_err::create_dir_all(path).with_context(|| {
-        format!(
-            "the folder {} cannot be made; choose another with --data, or give this user the right",
-            path.display()
-        )
-    })?;
+    let wrong = |what: &str| {
+        Wrong::new(format!("the folder {} cannot be {what}", path.display()))
+            .fix("choose another, or give this user the right to it")
+    };
+    fs_err::create_dir_all(path).with_context(|| wrong("made"))?;
+    // Asked and not assumed: rights, a read-only file system and a full quota look alike only in a real attempt.
+    tempfile::tempfile_in(path).with_context(|| wrong("written to"))?;
     Ok(path.canonicalize()?)
 }
 
@@ -101,9 +103,8 @@ pub async fn start(
             .context("the blob folder")?,
     );
     let listener = TcpListener::bind(options.listen).await.with_context(|| {
-        format!(
-            "cannot listen on {}; is another farm running? choose another with `listen` in forgeyard.toml",
-            options.listen
+        Wrong::new(format!("cannot listen on {}", options.listen)).fix(
+            "see whether another farm runs there, or choose another address with `listen` in forgeyard.toml",
         )
     })?;
     let address = listener.local_addr()?;
@@ -280,9 +281,9 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         None => ADDRESS.parse()?,
     };
     if !listen.ip().is_loopback() && file.tls.is_none() && file.public_url.is_none() {
-        bail!(
-            "{listen} can be reached from outside without TLS: add [tls], or `public-url` when a proxy speaks TLS"
-        );
+        return Err(Wrong::new(format!("{listen} can be reached from outside without TLS"))
+            .fix("add [tls], or `public-url` when a proxy speaks TLS")
+            .into());
     }
     let options = FarmOptions {
         data: args.data.clone(),

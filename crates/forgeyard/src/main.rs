@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod farm;
 mod output;
+mod progress;
 mod tour;
 
 use std::process::ExitCode;

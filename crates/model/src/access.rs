@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A class of events, as grants distinguish them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EventClass {
     /// Commits pushed to the repository itself.
@@ -97,6 +98,7 @@ pub struct Access {
 
 /// What the gate decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "decision", rename_all = "snake_case")]
 pub enum Decision {
     /// Allowed.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What an artifact is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactKind {
     /// Source tree at one commit, as a tar archive.
@@ -22,6 +23,7 @@ pub enum ArtifactKind {
 
 /// An artifact row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Artifact {
     /// Its id, derived from the attempt (or pipeline) and the name.
     pub id: ArtifactId,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where an attempt is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptState {
     /// A machine is being made for it.
@@ -41,6 +42,7 @@ impl AttemptState {
 
 /// The one-shot token of an attempt: what is stored of it, and how far it is used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "token", rename_all = "snake_case")]
 pub enum TokenState {
     /// Not redeemed.
@@ -59,6 +61,7 @@ pub enum TokenState {
 
 /// An attempt row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Attempt {
     /// Its id.
     pub id: AttemptId,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// One package in a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChannelEntry {
     /// Platform folder.
     pub subdir: String,
@@ -29,6 +30,7 @@ pub struct ChannelEntry {
 
 /// A channel row: the current generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Channel {
     /// Its name.
     pub name: ChannelName,

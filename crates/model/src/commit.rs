@@ -91,6 +91,7 @@ rows! {
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventRecord {
     /// Its id.
     pub id: EventId,
@@ -114,6 +115,7 @@ pub struct EventRecord {
 
 /// A fact for the usage ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageFact {
     /// What was used: `runner_micros`, `gpu_micros`, `artifact_bytes`.
     pub what: String,

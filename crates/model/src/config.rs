@@ -26,6 +26,7 @@ pub struct RepositoryConfig {
 
 /// Which flavor each kind of job gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Flavors {
     /// Plan jobs.

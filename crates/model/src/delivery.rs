@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What became of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum DeliveryState {
     /// Durable, not looked at.
@@ -40,6 +41,7 @@ impl DeliveryState {
 
 /// A delivery row. The body itself is stored beside it, by the same transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Delivery {
     /// The sender's GUID, or one of ours for a local request.
     pub guid: String,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a device is in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum DeviceState {
     /// Free.
@@ -49,6 +50,7 @@ impl DeviceState {
 
 /// What a site found out about a device by asking it in a child process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeviceFacts {
     /// Key that stays the same over restarts, unique in the site (`pci:0000:9b:00.0`, `opencl:0:0`).
     pub key: String,
@@ -79,6 +81,7 @@ pub struct DeviceFacts {
 
 /// A device row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Device {
     /// Its id, derived from the site and the key.
     pub id: DeviceId,

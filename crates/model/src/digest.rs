@@ -83,6 +83,9 @@ impl<'de> serde::Deserialize<'de> for Digest {
     }
 }
 
+#[cfg(feature = "openapi")]
+crate::openapi::text_schema!(Digest, "SHA-256 of some bytes", "^sha256:[0-9a-f]{64}$");
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// One package of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockedPackage {
     /// Platform folder.
     pub subdir: String,
@@ -18,6 +19,7 @@ pub struct LockedPackage {
 
 /// Output of the program that was run in the environment as proof.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProofRun {
     /// Program and arguments.
     pub argv: Vec<String>,
@@ -29,6 +31,7 @@ pub struct ProofRun {
 
 /// Where an environment is in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum EnvironmentState {
     /// Asked for.
@@ -65,6 +68,7 @@ impl EnvironmentState {
 
 /// An environment row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Environment {
     /// Its id.
     pub id: EnvironmentId,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A reason with its evidence and its fix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Explanation {
     /// Stable dotted code for programs, for example `gate.no_grant`.
     pub code: String,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A person or a bot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Person {
     /// Numeric id at the forge.
     pub id: u64,
@@ -14,6 +15,7 @@ pub struct Person {
 
 /// A repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Repository {
     /// The forge.
     pub forge: ForgeName,
@@ -25,6 +27,7 @@ pub struct Repository {
 
 /// What kind of event started work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "trigger", rename_all = "snake_case")]
 pub enum Trigger {
     /// Commits were pushed to a ref.
@@ -51,6 +54,7 @@ pub enum Trigger {
 
 /// An event that asks for native work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForgeEvent {
     /// Where.
     pub repository: Repository,

@@ -119,6 +119,12 @@ macro_rules! registry {
                 text.parse().map_err(serde::de::Error::custom)
             }
         }
+        #[cfg(feature = "openapi")]
+        crate::openapi::text_schema!(
+            $name,
+            "An id: the prefix and 26 characters of Crockford base 32; ids sort by time",
+            concat!("^", $prefix, "_[0-7][0-9a-hjkmnp-tv-z]{25}$")
+        );
     )*};
 }
 

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a job is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
     /// Renders the recipe.
@@ -35,6 +36,7 @@ impl JobKind {
 
 /// What a held job waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "waits_for", rename_all = "snake_case")]
 pub enum Hold {
     /// The source is being fetched.
@@ -60,6 +62,7 @@ pub enum Hold {
 
 /// Where a job is in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum JobState {
     /// Waits for something that is not capacity.
@@ -119,6 +122,7 @@ impl JobState {
 
 /// One command inside the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Step {
     /// Name for people; unique in the job.
     pub name: String,
@@ -131,6 +135,7 @@ pub struct Step {
 
 /// Bytes that the agent puts into the machine before the first step, verified by digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobInput {
     /// Digest of the bytes.
     pub digest: Digest,
@@ -143,6 +148,7 @@ pub struct JobInput {
 
 /// A small text file that the farm itself puts into the machine, below `/in`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobFile {
     /// Path below `/in`.
     pub path: String,
@@ -152,6 +158,7 @@ pub struct JobFile {
 
 /// Files that the agent uploads after the last step, from the machine's `/out`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OutputRule {
     /// Folder below `/out`; empty = `/out` itself.
     pub folder: String,
@@ -166,6 +173,7 @@ pub struct OutputRule {
 /// All that an agent needs to run a job. Built by the engine, carried by digest and value, never by reference to a
 /// mutable place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSpec {
     /// Shape of the machine.
     pub flavor: FlavorName,
@@ -196,6 +204,7 @@ pub struct JobSpec {
 
 /// The package that a test is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Subject {
     /// File name of the package.
     pub file_name: String,
@@ -205,6 +214,7 @@ pub struct Subject {
 
 /// What a test job is about, kept beside the spec so that decisions can be explained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TestDetail {
     /// The output whose package is tested.
     pub output: String,
@@ -218,6 +228,7 @@ pub struct TestDetail {
 
 /// A job row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Job {
     /// Its id, derived from the pipeline and the key.
     pub id: JobId,

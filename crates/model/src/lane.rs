@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How far an event is trusted, from least to most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Lane {
     /// A pull request from another repository.

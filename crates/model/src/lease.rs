@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a lease is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseState {
     /// Written; the site has not confirmed it.
@@ -51,6 +52,7 @@ impl LeaseState {
 
 /// A lease row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
     /// Its id.
     pub id: LeaseId,

@@ -28,6 +28,8 @@ pub mod lane;
 pub mod lease;
 pub mod machine;
 pub mod name;
+#[cfg(feature = "openapi")]
+mod openapi;
 pub mod package;
 pub mod pipeline;
 pub mod plan;

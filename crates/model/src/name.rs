@@ -49,6 +49,12 @@ macro_rules! names {
                 text.parse().map_err(serde::de::Error::custom)
             }
         }
+        #[cfg(feature = "openapi")]
+        crate::openapi::text_schema!(
+            $name,
+            concat!("Name of a ", $kind),
+            "^[a-z0-9][a-z0-9._-]{0,62}$"
+        );
     )*};
 }
 

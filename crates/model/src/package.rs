@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 /// One test of a package, in the order of the package's own list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PackageTest {
     /// Index in the package's own list (not in the recipe).
     pub index: u32,
@@ -17,6 +18,7 @@ pub struct PackageTest {
 
 /// Facts of a conda package, read from its own metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PackageFacts {
     /// Package name.
     pub name: String,
@@ -55,6 +57,7 @@ impl PackageFacts {
 
 /// Whether tests need a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GpuNeed {
     /// They run on a CPU runner.
@@ -67,6 +70,7 @@ pub enum GpuNeed {
 
 /// Tests of one package that run in one place, and why there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TestSelection {
     /// Indexes in the package's own list.
     pub indexes: Vec<u32>,

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 /// Where a pipeline is in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum PipelineState {
     /// Jobs are at work.
@@ -57,6 +58,7 @@ impl PipelineState {
 
 /// Where the source of a pipeline came from and what it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SourceRecord {
     /// The artifact with the tree.
     pub artifact: ArtifactId,
@@ -70,6 +72,7 @@ pub struct SourceRecord {
 
 /// A pipeline row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Pipeline {
     /// Its id.
     pub id: PipelineId,

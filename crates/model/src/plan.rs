@@ -36,6 +36,7 @@ pub struct RenderedPlan {
 
 /// A rule of the repository's pipeline file on tests. The first that matches counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TestRule {
     /// Package name; absent = all.
@@ -53,6 +54,7 @@ pub struct TestRule {
 
 /// Environment that the repository wants made after promotion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EnvironmentRequest {
     /// Its name.
@@ -67,6 +69,7 @@ pub struct EnvironmentRequest {
 /// The repository's pipeline file, `forgeyard.toml` in its root, read from the base ref and never from a pull
 /// request's own head.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PipelineFile {
     /// Path of the recipe in the repository.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a principal may do, from least to most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Reads.
@@ -43,6 +44,7 @@ impl std::fmt::Display for Role {
 
 /// What kind of principal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PrincipalKind {
     /// A person or program with an API token.
@@ -66,6 +68,7 @@ pub enum PrincipalKind {
 
 /// Who acts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Principal {
     /// Its id.
     pub id: PrincipalId,

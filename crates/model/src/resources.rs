@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 /// What kind of device a GPU request or a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// A real NVIDIA GPU.
@@ -35,6 +36,7 @@ impl DeviceKind {
 
 /// A limit that a machine can enforce. Which of them hold is a fact of the runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// Memory of all processes together.
@@ -53,6 +55,7 @@ pub enum Limit {
 
 /// How well a pool keeps jobs apart, from weakest to strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
     /// Namespaces on a kernel that is shared with other jobs.
@@ -63,6 +66,7 @@ pub enum Isolation {
 
 /// Devices that a job wants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GpuRequest {
     /// How many devices.
@@ -80,6 +84,7 @@ pub struct GpuRequest {
 
 /// A shape of machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Flavor {
     /// Its name.
@@ -109,6 +114,7 @@ const fn default_processes() -> u32 {
 
 /// What the root of a machine is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "root", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ImageRoot {
     /// An allow-list of the host's own system folders, read-only.
@@ -126,6 +132,7 @@ pub enum ImageRoot {
 
 /// What a runner boots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub struct Image {
     /// Its name.
@@ -137,6 +144,7 @@ pub struct Image {
 
 /// Runners that are alike.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Pool {
     /// Its name.

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 /// What the farm intends with a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunnerState {
     /// Written; no site has answered.
@@ -86,6 +87,7 @@ impl RunnerState {
 
 /// What a site sees of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "observed", rename_all = "snake_case")]
 pub enum ObservedState {
     /// Being made.
@@ -108,6 +110,7 @@ pub enum ObservedState {
 
 /// What a site reports of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ObservedRunner {
     /// Which.
     pub runner: RunnerId,
@@ -121,6 +124,7 @@ pub struct ObservedRunner {
 
 /// A runner row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Runner {
     /// Its id; also the tag that the provider puts on what it makes.
     pub id: RunnerId,

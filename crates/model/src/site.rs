@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 /// What a host offers in all, for admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostFacts {
     /// Host name, for display.
     pub host: String,
@@ -30,6 +31,7 @@ pub struct HostFacts {
 
 /// A site row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Site {
     /// Its id.
     pub id: SiteId,
@@ -58,6 +60,7 @@ pub struct Site {
 
 /// A machine that should exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DesiredRunner {
     /// Which.
     pub runner: RunnerId,
@@ -85,6 +88,7 @@ pub struct DesiredRunner {
 
 /// A lease that the site is to end: reset the devices, verify them, confirm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReleasingLease {
     /// Which.
     pub lease: LeaseId,
@@ -96,6 +100,7 @@ pub struct ReleasingLease {
 
 /// What should be so at a site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DesiredSet {
     /// Grows when the control plane changes hands; a report for an older epoch is refused.
     pub epoch: u64,
@@ -109,6 +114,7 @@ pub struct DesiredSet {
 
 /// What a site did about a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "lease_state", rename_all = "snake_case")]
 pub enum ObservedLease {
     /// The devices are given to the machine.
@@ -138,6 +144,7 @@ pub enum ObservedLease {
 
 /// What a site reports. Complete: a machine that is not listed is not there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SiteReport {
     /// Epoch of the desired set that the site works from.
     pub epoch: u64,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 /// How an attempt or a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// All that was asked was done and seen.
@@ -39,6 +40,7 @@ impl Outcome {
 
 /// How one step ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepFacts {
     /// Name of the step.
     pub name: String,
@@ -56,6 +58,7 @@ pub struct StepFacts {
 
 /// What memory accounting said of an out-of-memory kill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OomFacts {
     /// Kills counted.
     pub kills: u64,
@@ -70,6 +73,7 @@ pub struct OomFacts {
 
 /// What the supervisor saw of the devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeviceUse {
     /// What kind of device.
     pub kind: DeviceKind,
@@ -81,6 +85,7 @@ pub struct DeviceUse {
 
 /// Everything observed at the end of an attempt, by the supervisor outside the job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExitFacts {
     /// The steps that began, in order.
     pub steps: Vec<StepFacts>,
@@ -124,6 +129,7 @@ pub struct ExitFacts {
 
 /// A figure that a job handed back. Written as a string in decimal so that rows compare exactly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Metric {
     /// The value, in decimal.
     pub value: String,
@@ -133,6 +139,7 @@ pub struct Metric {
 
 /// What is done after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum RetryPolicy {
     /// Never.
     R0,
@@ -154,6 +161,7 @@ pub enum RetryPolicy {
 
 /// Whom a class points at, as far as text can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Blame {
     /// Package or user code.
     U,
@@ -173,6 +181,7 @@ pub enum Blame {
 
 /// One decisive line of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogLine {
     /// Line number, from 1; 0 = from the kernel's log.
     pub number: u64,
@@ -182,6 +191,7 @@ pub struct LogLine {
 
 /// A place in a log where a signature matched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hit {
     /// Id of the signature.
     pub rule: String,
@@ -191,6 +201,7 @@ pub struct Hit {
 
 /// What the farm makes of the end of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Verdict {
     /// How it ended.
     pub outcome: Outcome,

@@ -26,6 +26,8 @@ pub struct Sources<'a> {
     pub ledger: &'a Ledger,
     /// What failed.
     pub tries: &'a Tries,
+    /// Machines that are being worked on: the lists may be older than what the ledger says of them.
+    pub at_work: &'a BTreeSet<RunnerId>,
     /// Machines that went since the last report that the farm took.
     pub gone: &'a BTreeSet<RunnerId>,
 }
@@ -46,6 +48,7 @@ pub fn build(from: &Sources<'_>) -> SiteReport {
                 removal.map(|reason| ObservedState::Exited { reason: reason.clone() })
             }
             (MachinePhase::Claimed, false) => Some(ObservedState::Creating),
+            (MachinePhase::Up, false) if from.at_work.contains(runner) => Some(ObservedState::Creating),
             (MachinePhase::Up, false) => {
                 Some(ObservedState::Exited { reason: vanished(wanted.contains(runner)) })
             }
@@ -108,6 +111,7 @@ mod tests {
             rows: &rows.iter().map(|row| (row.runner, row.clone())).collect(),
             ledger,
             tries,
+            at_work: &BTreeSet::new(),
             gone: &gone.iter().copied().collect(),
         })
     }
@@ -145,6 +149,27 @@ mod tests {
         let report = told(&ledger(MachinePhase::Up), &[], &[], &tries);
         let ObservedState::Exited { reason } = &report.runners[0].state else { panic!("{report:?}") };
         assert_eq!(reason.message, "a mount is left");
+    }
+
+    #[test]
+    fn a_machine_that_was_made_after_the_last_listing_is_not_told_as_vanished() {
+        let (set, ledger) = (
+            DesiredSet { epoch: 4, generation: 9, runners: Vec::new(), releasing: Vec::new() },
+            ledger(MachinePhase::Up),
+        );
+        let sources = Sources {
+            desired: &set,
+            host: &crate::host::machine(),
+            devices: &[],
+            rows: &BTreeMap::new(),
+            ledger: &ledger,
+            tries: &Tries::default(),
+            at_work: &BTreeSet::from([RunnerId::from_bits(1)]),
+            gone: &BTreeSet::new(),
+        };
+        assert_eq!(build(&sources).runners[0].state, ObservedState::Creating);
+        let later = Sources { at_work: &BTreeSet::new(), ..sources };
+        assert!(matches!(build(&later).runners[0].state, ObservedState::Exited { .. }));
     }
 
     #[test]

@@ -376,6 +376,7 @@ impl Main<'_> {
             rows: &rows,
             ledger: &ledger,
             tries: &self.tries,
+            at_work: &self.busy.runners,
             gone: &self.gone,
         });
         self.report.send_if_modified(|last| {

@@ -120,14 +120,46 @@ pub async fn json<T: DeserializeOwned>(call: String, request: RequestBuilder) ->
         return serde_json::from_slice(&body)
             .map_err(|error| ClientError::Answer { call, reason: error.to_string() });
     }
-    Err(match serde_json::from_slice::<ApiError>(&body) {
+    Err(refused(call, status, &body))
+}
+
+/// An answer that is no success, as the error that it is.
+pub async fn refusal(call: String, answer: Response) -> ClientError {
+    let status = answer.status();
+    match body(&call, answer).await {
+        Ok(body) => refused(call, status, &body),
+        Err(error) => error,
+    }
+}
+
+fn refused(call: String, status: reqwest::StatusCode, body: &[u8]) -> ClientError {
+    match serde_json::from_slice::<ApiError>(body) {
         Ok(error) => ClientError::Refused { call, error: Box::new(error) },
         // A proxy answers in its own words.
         Err(_) => {
-            let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();
+            let text: String = String::from_utf8_lossy(body).chars().take(200).collect();
             ClientError::Answer { call, reason: format!("status {status}, body `{text}`") }
         }
-    })
+    }
+}
+
+/// The query of an address, with its question mark; empty without pairs.
+pub fn query<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut text = String::new();
+    for (key, value) in pairs {
+        text.push(if text.is_empty() { '?' } else { '&' });
+        text.push_str(key);
+        text.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    text.push(char::from(byte));
+                }
+                _ => text.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    text
 }
 
 async fn body(call: &str, mut answer: Response) -> Result<BytesMut, ClientError> {
@@ -169,6 +201,13 @@ mod tests {
         for url in ["farm.example", "ftp://farm.example", "", "http://"] {
             assert!(base(url).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn a_query_holds_any_text() {
+        let pairs = [("subject", "a b&c=ä"), ("before", "evt_1")];
+        assert_eq!(query(pairs.into_iter()), "?subject=a%20b%26c%3D%C3%A4&before=evt_1");
+        assert_eq!(query(std::iter::empty()), "");
     }
 
     #[test]

@@ -13,7 +13,8 @@ use forgeyard_model::lease::Lease;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::{
-    ArtifactId, DeviceId, Digest, EnvironmentId, JobId, LeaseId, PipelineId, RunnerId, Secret, SiteId,
+    ArtifactId, DeviceId, Digest, EnvironmentId, EventId, JobId, LeaseId, PipelineId, PrincipalId, RunnerId,
+    Secret, SiteId, Timestamp,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -172,7 +173,7 @@ impl Client {
         let (call, request) = self.request(reqwest::Method::GET, &format!("/api/v1/artifacts/{id}/bytes"));
         match request.timeout(Duration::from_secs(3600)).send().await {
             Ok(answer) if answer.status().is_success() => Ok(answer),
-            Ok(answer) => Err(ClientError::Answer { call, reason: format!("status {}", answer.status()) }),
+            Ok(answer) => Err(http::refusal(call, answer).await),
             Err(source) => Err(ClientError::Transport { call, source: source.without_url() }),
         }
     }
@@ -210,15 +211,34 @@ impl Client {
 
     /// The audit trail, newest first; of one subject when given.
     pub async fn events(&self, subject: Option<&str>) -> Result<Vec<EventRecord>, ClientError> {
-        match subject {
-            Some(subject) => self.get(&format!("/api/v1/events?subject={subject}")).await,
-            None => self.get("/api/v1/events").await,
-        }
+        self.events_before(subject, None).await
+    }
+
+    /// The audit trail from the event before this one back, newest first; of one subject when given.
+    pub async fn events_before(
+        &self,
+        subject: Option<&str>,
+        before: Option<EventId>,
+    ) -> Result<Vec<EventRecord>, ClientError> {
+        let before = before.map(|id| id.to_string());
+        let pairs = [("subject", subject), ("before", before.as_deref())];
+        let query = http::query(pairs.into_iter().filter_map(|(key, value)| Some((key, value?))));
+        self.get(&format!("/api/v1/events{query}")).await
     }
 
     /// Usage facts.
     pub async fn usage(&self) -> Result<Vec<UsageFact>, ClientError> {
-        self.get("/api/v1/usage").await
+        self.usage_since(Timestamp::default()).await
+    }
+
+    /// Usage facts that became known at this instant or later.
+    pub async fn usage_since(&self, since: Timestamp) -> Result<Vec<UsageFact>, ClientError> {
+        self.get(&format!("/api/v1/usage?since={}", since.as_micros())).await
+    }
+
+    /// What the farm is set up with.
+    pub async fn config(&self) -> Result<ConfigView, ClientError> {
+        self.get("/api/v1/config").await
     }
 
     /// Asks the gate without doing anything.
@@ -241,6 +261,16 @@ impl Client {
     /// Makes an API token.
     pub async fn issue_token(&self, request: &TokenRequest) -> Result<TokenAnswer, ClientError> {
         self.post("/api/v1/tokens", request).await
+    }
+
+    /// API tokens, without the tokens themselves.
+    pub async fn tokens(&self) -> Result<Vec<TokenView>, ClientError> {
+        self.get("/api/v1/tokens").await
+    }
+
+    /// Revokes the API token of a principal.
+    pub async fn revoke_token(&self, id: PrincipalId) -> Result<(), ClientError> {
+        self.act(&format!("/api/v1/tokens/{id}/revoke"), &Nothing {}).await
     }
 
     /// The public key of the farm, PEM. Needs no token.

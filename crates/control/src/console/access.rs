@@ -129,7 +129,7 @@ fn grants(rules: &Access) -> Markup {
                 (blocks::empty("No grant yet", "Without a grant the gate refuses every event. Access is data in files that live in git.", &html! {
                     p { "Add the first rule to the access file, then check it:" }
                     (blocks::command("[[grants]]\nid = \"first\"\nrepository = { id = 123456, name = \"owner/name\" }\nresources = [\"cpu\", \"gpu\"]\nevents = [\"push\", \"pull-request\"]"))
-                    (blocks::command("forgeyard access check"))
+                    (blocks::command("forgeyard access check FILE"))
                 }))
             } @else {
                 div.table-scroll { table.stack {

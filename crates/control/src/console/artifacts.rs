@@ -7,6 +7,7 @@ use forgeyard_model::ChannelName;
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::ChannelEntry;
+use forgeyard_model::forge::Trigger;
 use forgeyard_model::job::Job;
 use forgeyard_model::pipeline::Pipeline;
 use maud::{Markup, html};
@@ -64,7 +65,7 @@ pub fn table(shell: &Shell, rows: &[Artifact], jobs: &[Job]) -> Markup {
 fn producer(row: &Artifact, jobs: &[Job]) -> Markup {
     html! {
         @match row.job {
-            None => { "fetched from the forge" }
+            None => { "the farm, as it came" }
             Some(id) => {
                 a href=(routes::job(id)) {
                     @match jobs.iter().find(|job| job.id == id) {
@@ -122,8 +123,9 @@ pub fn artifact(shell: &Shell, view: &ArtifactView<'_>, names: &Names) -> Markup
             (promotion(view))
             section.card {
                 h2 { "Check it yourself" }
-                p { "The statement is signed by the farm. Checking it needs the file and the farm's public key, nothing else:" }
-                (blocks::command(&format!("forgeyard artifact verify {}", artifact.id)))
+                p { "The statements are signed by the farm. Keep its public key once, where the farm cannot change it, and check with that:" }
+                (blocks::command("forgeyard public-key > farm.pub"))
+                (blocks::command(&format!("forgeyard artifact verify {} --key farm.pub", artifact.id)))
                 p { "The bytes alone, with tools that every machine has:" }
                 (blocks::command(&format!(
                     "curl -fsSL {}{} | sha256sum   # expect {}",
@@ -150,6 +152,9 @@ fn provenance<'a>(view: &ArtifactView<'_>, names: &Names) -> Vec<(&'a str, Marku
         "Made by",
         match view.job {
             Some(job) => html! { a href=(routes::job(job.id)) { (job.key) } },
+            None if matches!(event.trigger, Trigger::Manual) => {
+                html! { "handed in by " (event.sender.login) }
+            }
             None => html! { "fetched from the forge by the farm" },
         },
     ));

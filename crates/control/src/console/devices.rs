@@ -50,7 +50,7 @@ pub fn devices(shell: &Shell, view: &DevicesView, names: &Names) -> Markup {
                     p { "See what this host would offer, and what is missing:" }
                     (blocks::command("forgeyard doctor"))
                     p { "Join another host to this farm:" }
-                    (blocks::command(&format!("forgeyard site join {}", shell.public_url)))
+                    (blocks::command(&super::sites::join_command(&shell.public_url)))
                 }))
             } @else {
                 div.cards { @for device in &view.devices { (card(shell, view, device, names)) } }

@@ -16,7 +16,7 @@ pub fn login(shell: &Shell, next: &str, trouble: Option<&ApiError>) -> Markup {
         &html! {
             section.card.narrow {
                 h1 { "Sign in" }
-                p { "Paste a token of this farm. The first one, with the role admin, was printed when the farm first started." }
+                p { "Paste a token of this farm. The first one, with the role admin, is in the file " code { "admin.token" } " in the farm's data folder." }
                 @if let Some(error) = trouble { (blocks::explanation(Tone::Bad, "", &error.explanation(), None)) }
                 form.column method="post" action=(routes::LOGIN) {
                     (blocks::csrf(shell))
@@ -28,8 +28,8 @@ pub fn login(shell: &Shell, next: &str, trouble: Option<&ApiError>) -> Markup {
                     summary { "No token?" }
                     p { "An admin makes one for you:" }
                     (blocks::command("forgeyard token new --name YOU --role maintainer"))
-                    p { "Lost the admin token? On the machine of the farm, as the user that runs it:" }
-                    (blocks::command("forgeyard token new --name admin --role admin"))
+                    p { "Lost yours? The first one is still in that file, for the user that runs the farm. Use it to make another:" }
+                    (blocks::command("forgeyard token new --name YOU --role admin"))
                 }
             }
         },

@@ -75,8 +75,8 @@ pub fn environment(shell: &Shell, row: &Environment) -> Markup {
                 EnvironmentState::Failed { reason } => { (blocks::explanation(Tone::Bad, "Why it could not be made", reason, None)) }
                 EnvironmentState::Ready { lock, lock_digest, prefix, proof } => {
                     section.card {
-                        h2 { "Use it" }
-                        (blocks::command(&format!("forgeyard env run {} -- COMMAND", row.name)))
+                        h2 { "Where it is" }
+                        (blocks::command(&format!("forgeyard env show {}", row.name)))
                         (blocks::facts(&[
                             ("Prefix", html! { code { (prefix) } }),
                             ("Lock", words::digest(lock_digest)),

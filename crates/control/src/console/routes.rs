@@ -12,8 +12,8 @@ pub const DEVICES: &str = "/devices";
 pub const SITES: &str = "/sites";
 /// All artifacts.
 pub const ARTIFACTS: &str = "/artifacts";
-/// All channels.
-pub const CHANNELS: &str = "/channels";
+/// All channels. Below `/channels` are the channels themselves, as conda clients see them.
+pub const CHANNELS: &str = "/channel";
 /// All environments.
 pub const ENVIRONMENTS: &str = "/environments";
 /// The access explainer.
@@ -24,6 +24,8 @@ pub const DELIVERIES: &str = "/deliveries";
 pub const AUDIT: &str = "/audit";
 /// The public status page.
 pub const STATUS: &str = "/status";
+/// The same as JSON.
+pub const STATUS_JSON: &str = "/status.json";
 /// Sign in.
 pub const LOGIN: &str = "/login";
 /// Sign out (POST).
@@ -111,7 +113,7 @@ pub fn channel(name: &ChannelName) -> String {
 
 /// The root of a channel as conda clients see it, below the farm's own address.
 pub fn channel_root(name: &ChannelName) -> String {
-    format!("/channel/{name}")
+    format!("/channels/{name}")
 }
 
 /// An environment.

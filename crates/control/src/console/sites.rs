@@ -52,13 +52,18 @@ pub fn sites(shell: &Shell, rows: &[Site]) -> Markup {
                     p { "A farm on one machine brings its own site:" }
                     (blocks::command("forgeyard up"))
                     p { "Or join this host to this farm; the token is made by an admin:" }
-                    (blocks::command(&format!("forgeyard site join {}", shell.public_url)))
+                    (blocks::command(&join_command(&shell.public_url)))
                 }))
             } @else {
                 div.cards.wide { @for row in rows { (card(shell, row)) } }
             }
         },
     )
+}
+
+/// How a host joins this farm. The token lies in the data folder of the farm, for its admin.
+pub fn join_command(public_url: &str) -> String {
+    format!("forgeyard site run --farm {public_url} --name NAME --join-token-file join.token")
 }
 
 fn card(shell: &Shell, row: &Site) -> Markup {
@@ -79,7 +84,7 @@ fn card(shell: &Shell, row: &Site) -> Markup {
             ]))
             @match &row.host {
                 Some(host) => { (facts(host)) }
-                None => { p.quiet-text { "The host has not reported what it offers. Is " code { "forgeyard site" } " running there? Its log says why not." } }
+                None => { p.quiet-text { "The host has not reported what it offers. Is " code { "forgeyard site run" } " running there? Its log says why not." } }
             }
             div.actions {
                 (blocks::action(shell, Role::Operator, &routes::site_drain(row.id), label, kind, &[("drain", drain)]))

@@ -4,7 +4,7 @@
 use super::blocks;
 use super::shell::{Shell, Tab, page};
 use super::tone::{self, Tone, Word};
-use super::{sites, words};
+use super::{routes, sites, words};
 use forgeyard_api::people::Status;
 use forgeyard_model::device::DeviceState;
 use maud::{Markup, html};
@@ -32,7 +32,7 @@ pub fn status(shell: &Shell, status: &Status) -> Markup {
                 section.card {
                     h2 { "Sites" }
                     @if status.sites.is_empty() {
-                        p.quiet-text { "No host has joined. Start one with " code { "forgeyard up" } " or " code { "forgeyard site join" } "." }
+                        p.quiet-text { "No host has joined. Start one with " code { "forgeyard up" } " or " code { "forgeyard site run" } "." }
                     }
                     ul.plain.status-list {
                         @for site in &status.sites {
@@ -62,7 +62,7 @@ pub fn status(shell: &Shell, status: &Status) -> Markup {
                 (counts("Jobs", &status.jobs, "No job is known. The first event brings some."))
                 (counts("Machines", &status.runners, "No machine exists. One is made for each attempt and removed after it."))
             }
-            p.quiet-text { "The same as JSON: " code { "GET /api/v1/status" } }
+            p.quiet-text { "The same as JSON: " a href=(routes::STATUS_JSON) { (routes::STATUS_JSON) } }
         },
     )
 }

@@ -1,7 +1,8 @@
 //! `/agent/v1`: one attempt, one agent. Everything but redeeming needs the session token of exactly this attempt.
 
+use super::Routes;
 use super::error::{self, HttpError, invalid};
-use super::range;
+use super::{range, upload};
 use crate::app::App;
 use crate::auth::bearer;
 use crate::keys::{self, Keys};
@@ -9,9 +10,9 @@ use crate::logs;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::agent::{self, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed};
 use forgeyard_api::error::ErrorKind;
@@ -21,9 +22,7 @@ use forgeyard_model::attempt::{Attempt, TokenState};
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::principal::{Principal, PrincipalKind};
 use forgeyard_model::{AttemptId, Digest, Id};
-use futures::TryStreamExt as _;
 use serde::Deserialize;
-use tokio_util::io::StreamReader;
 
 /// How often an agent speaks, in seconds.
 const HEARTBEAT_SECONDS: u64 = 5;
@@ -33,8 +32,8 @@ const LOG_CAP: u64 = 64 << 20;
 const LOG_PIECE: usize = 4 << 20;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route(agent::REDEEM, routing::post(redeem))
         .route(agent::HEARTBEAT, routing::post(heartbeat))
         .route(agent::LOG, routing::post(log).layer(axum::extract::DefaultBodyLimit::max(LOG_PIECE)))
@@ -61,6 +60,10 @@ impl FromRequestParts<App> for Agent {
         let Path(path) = Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, app)
             .await
             .map_err(|error| invalid("agent.path", error.to_string()))?;
+        let sent = bearer(&parts.headers).map(str::to_owned).ok_or_else(|| {
+            let text = "an agent must send its session token";
+            HttpError(ApiError::new(ErrorKind::Unauthenticated, "agent.no_token", text))
+        })?;
         let id: AttemptId = path
             .get("attempt")
             .and_then(|text| text.parse().ok())
@@ -71,8 +74,7 @@ impl FromRequestParts<App> for Agent {
             TokenState::Redeemed { nonce } | TokenState::Closed { nonce } => nonce,
             TokenState::Unused => return Err(wrong_session(id)),
         };
-        let sent = bearer(parts).unwrap_or_default();
-        if !keys::same(sent, &app.keys.session_token(&attempt, nonce)) {
+        if !keys::same(&sent, &app.keys.session_token(&attempt, nonce)) {
             return Err(wrong_session(id));
         }
         Ok(Self(attempt))
@@ -210,34 +212,24 @@ async fn artifact(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Artifact>, HttpError> {
-    if !attempt.state.live() {
-        return Err(superseded(&attempt));
-    }
-    let plain =
-        !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(['/', '\0', '\\']);
-    if !plain {
-        return Err(invalid(
-            "artifact.name",
-            format!("`{}` is not a plain file name", name.escape_default()),
-        ));
-    }
-    let length =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let length = length.ok_or_else(|| invalid("artifact.length", "an upload must say its length"))?;
-    if length > app.artifact_limit {
-        let text = format!("{name} has {length} bytes; at most {} are taken", app.artifact_limit);
-        return Err(ApiError::new(ErrorKind::TooLarge, "artifact.too_large", text).into());
-    }
-    let stream = body.into_data_stream().map_err(std::io::Error::other);
-    let limited = tokio::io::AsyncReadExt::take(StreamReader::new(stream), app.artifact_limit + 1);
-    let stored =
-        app.blobs.put(Some(digest), Box::new(limited)).await.map_err(|error| error::blobs(&error))?;
+    let allowed = if attempt.state.live() { plain(&name) } else { Err(superseded(&attempt)) };
+    let stored = upload::store(&app, &name, digest, &headers, body, allowed).await?;
     let fence = attempt.fence;
     let input = Input::ArtifactStored { attempt: attempt.id, fence, kind, name, digest, size: stored.size };
     match app.core.give(input, principal(&attempt)).await? {
         Reply::Artifact { artifact } => Ok(Json(*artifact)),
         _ => Err(HttpError(ApiError::new(ErrorKind::Internal, "artifact.reply", "the core gave no record"))),
     }
+}
+
+/// A name that is a plain file name everywhere that it may go.
+fn plain(name: &str) -> Result<(), HttpError> {
+    let plain =
+        !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(['/', '\0', '\\']);
+    if plain {
+        return Ok(());
+    }
+    Err(invalid("artifact.name", format!("`{}` is not a plain file name", name.escape_default())))
 }
 
 async fn finish(

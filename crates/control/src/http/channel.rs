@@ -3,13 +3,15 @@
 //! An index is made from one channel row, so a client sees either all of a promotion or nothing of it. Everybody may
 //! read a channel: that is what publishing means.
 
+use super::Routes;
 use super::error::{self, HttpError};
 use super::range;
 use crate::app::App;
+use crate::console::routes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router, routing};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_formats::conda::Repodata;
@@ -17,8 +19,8 @@ use forgeyard_model::ChannelName;
 use forgeyard_model::channel::Channel;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/channels/{name}", routing::get(describe))
         .route("/channels/{name}/{subdir}/{file}", routing::get(file))
 }
@@ -27,8 +29,17 @@ fn channel(app: &App, name: &ChannelName) -> Result<Channel, HttpError> {
     app.core.read().channels.get(name).cloned().ok_or_else(|| error::missing("channel", name))
 }
 
-async fn describe(State(app): State<App>, Path(name): Path<ChannelName>) -> Result<Json<Channel>, HttpError> {
-    Ok(Json(channel(&app, &name)?))
+/// The channel as JSON. A person who opens its address in a browser is led to its page.
+async fn describe(
+    State(app): State<App>,
+    Path(name): Path<ChannelName>,
+    headers: HeaderMap,
+) -> Result<Response, HttpError> {
+    let shown = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    if shown.is_some_and(|shown| shown.contains("text/html")) {
+        return Ok(Redirect::to(&routes::channel(&name)).into_response());
+    }
+    Ok(Json(channel(&app, &name)?).into_response())
 }
 
 async fn file(

@@ -20,10 +20,12 @@ impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let unavailable = self.0.kind == ErrorKind::Unavailable;
-        let mut response = (status, Json(self.0)).into_response();
+        let mut response = (status, Json(&self.0)).into_response();
         if unavailable {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
         }
+        // For whoever shows it in another way, as the console does.
+        response.extensions_mut().insert(self.0);
         response
     }
 }
@@ -41,6 +43,13 @@ pub fn invalid(code: &str, message: impl Into<String>) -> HttpError {
 /// An error of the database, as far as a caller may know it.
 pub fn database(error: &forgeyard_db::Error) -> HttpError {
     tracing::error!(%error, "the database");
+    if matches!(error, forgeyard_db::Error::NoSpace { .. }) {
+        let error =
+            ApiError::new(ErrorKind::NoSpace, "database.no_space", "the disk of the database is full");
+        return HttpError(
+            error.hint("free space on the disk of the data folder; the farm goes on by itself"),
+        );
+    }
     if error.transient() {
         let error =
             ApiError::new(ErrorKind::Unavailable, "database.unavailable", "the database does not answer");

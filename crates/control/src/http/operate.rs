@@ -1,15 +1,24 @@
-//! `/metrics` and `/healthz`, for machines that watch.
+//! `/metrics` and `/healthz`, for machines that watch; `/openapi.json`, for programs that want to know the routes.
 
+use super::Routes;
 use super::error::{self, HttpError};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::views;
 use axum::extract::State;
-use axum::{Router, routing};
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing;
+
+/// The document that describes the HTTP API, made from the code and checked against it (`cargo xtask openapi`).
+pub const OPENAPI: &str = include_str!("../../../../openapi/forgeyard.json");
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new().route("/metrics", routing::get(metrics)).route("/healthz", routing::get(health))
+pub fn routes() -> Routes {
+    Routes::new()
+        .route("/metrics", routing::get(metrics))
+        .route("/healthz", routing::get(health))
+        .route("/openapi.json", routing::get(openapi))
 }
 
 async fn metrics(State(app): State<App>, _: Caller) -> String {
@@ -32,4 +41,8 @@ async fn metrics(State(app): State<App>, _: Caller) -> String {
 async fn health(State(app): State<App>) -> Result<&'static str, HttpError> {
     app.store.ping().await.map_err(|error| error::database(&error))?;
     Ok("ok\n")
+}
+
+async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
 }

@@ -1,7 +1,8 @@
 //! `/api/v1`: for people and programs.
 
+use super::Routes;
 use super::error::{self, HttpError, invalid};
-use super::range;
+use super::{range, upload};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::{keys, logs, views};
@@ -9,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::people::*;
@@ -23,11 +24,9 @@ use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
 use forgeyard_model::{
     ArtifactId, DeviceId, Digest, Id, JobId, LeaseId, PipelineId, PrincipalId, RunnerId, SiteId, Timestamp,
 };
-use futures::TryStreamExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio_util::io::StreamReader;
 
 /// Rows in one list.
 const LIST: usize = 200;
@@ -37,9 +36,9 @@ const PIECE: u64 = 256 << 10;
 type Answer<T> = Result<Json<T>, HttpError>;
 
 /// The routes.
-pub fn routes() -> Router<App> {
+pub fn routes() -> Routes {
     use routing::{get, post, put};
-    Router::new()
+    Routes::new()
         .route("/api/v1/status", get(status))
         .route("/api/v1/public-key", get(public_key))
         .route("/api/v1/pipelines", get(pipelines))
@@ -137,9 +136,11 @@ async fn log(
         };
         return Ok(String::from_utf8_lossy(&bytes).into_owned().into_response());
     }
-    let empty =
-        |complete| LogPiece { offset: query.offset, text: String::new(), next: query.offset, complete };
-    let Some(attempt) = attempt else { return Ok(Json(empty(false)).into_response()) };
+    let Some(attempt) = attempt else {
+        let (text, next) = (String::new(), query.offset);
+        let empty = LogPiece { offset: query.offset, text, next, complete: false, attempt };
+        return Ok(Json(empty).into_response());
+    };
     let limit = query.end.map_or(PIECE, |end| end.saturating_sub(query.offset).min(PIECE));
     let bytes = logs::read(&app, attempt, query.offset, limit).await?;
     let state = app.store.log_state(attempt).await.map_err(|error| error::database(&error))?;
@@ -148,7 +149,9 @@ async fn log(
     let over = state.complete || !live;
     let at_end = next >= state.durable || (over && query.offset + bytes.len() as u64 >= state.durable);
     let text = String::from_utf8_lossy(bytes.get(..cut).unwrap_or_default()).into_owned();
-    Ok(Json(LogPiece { offset: query.offset, text, next, complete: over && at_end }).into_response())
+    let complete = over && at_end;
+    let piece = LogPiece { offset: query.offset, text, next, complete, attempt: Some(attempt) };
+    Ok(Json(piece).into_response())
 }
 
 /// Length of the longest beginning that does not end inside a character.
@@ -160,7 +163,8 @@ fn whole_characters(bytes: &[u8]) -> usize {
     }
 }
 
-async fn act(app: &App, caller: &Caller, role: Role, input: Input) -> Answer<Value> {
+/// Gives an input as this caller, when its role allows that.
+pub(super) async fn act(app: &App, caller: &Caller, role: Role, input: Input) -> Answer<Value> {
     caller.need(role)?;
     app.core.give(input, caller.principal.clone()).await?;
     Ok(Json(json!({})))
@@ -316,7 +320,7 @@ async fn environment_work(
                 _ => None,
             })
         };
-        if work.is_some() || tokio::time::timeout_at(deadline, version.changed()).await.is_err() {
+        if work.is_some() || !app.changed(&mut version, deadline).await {
             return Ok(Json(json!(work)));
         }
     }
@@ -375,7 +379,14 @@ async fn explain_access(
 
 /// What the gate would say.
 pub fn ask_gate(app: &App, question: &AccessQuestion) -> forgeyard_model::access::Decision {
-    let config = app.config();
+    ask(&app.config(), question)
+}
+
+/// What the gate would say under this configuration.
+pub fn ask(
+    config: &forgeyard_model::config::FarmConfig,
+    question: &AccessQuestion,
+) -> forgeyard_model::access::Decision {
     let repository = config.repositories.iter().find(|repository| repository.id == question.repository);
     let protected =
         repository.and_then(|repository| repository.protected.first()).map_or("main", String::as_str);
@@ -417,12 +428,11 @@ async fn source(
     State(app): State<App>,
     caller: Caller,
     Path(digest): Path<Digest>,
+    headers: HeaderMap,
     body: Body,
 ) -> Answer<Value> {
-    caller.need(Role::Maintainer)?;
-    let stream = body.into_data_stream().map_err(std::io::Error::other);
-    let limited = tokio::io::AsyncReadExt::take(StreamReader::new(stream), app.artifact_limit);
-    app.blobs.put(Some(digest), Box::new(limited)).await.map_err(|error| error::blobs(&error))?;
+    let allowed = caller.need(Role::Maintainer);
+    upload::store(&app, "the source", digest, &headers, body, allowed).await?;
     Ok(Json(json!({})))
 }
 

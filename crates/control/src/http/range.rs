@@ -11,30 +11,35 @@ use forgeyard_model::Digest;
 use std::ops::Range;
 use tokio_util::io::ReaderStream;
 
+/// The range is not within the bytes, or makes no sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outside;
+
 /// What a `Range` header asks of `size` bytes; `None` = the whole.
-pub fn parse(text: &str, size: u64) -> Result<Option<Range<u64>>, ()> {
+pub(crate) fn parse(text: &str, size: u64) -> Result<Option<Range<u64>>, Outside> {
     let Some(spec) = text.trim().strip_prefix("bytes=") else { return Ok(None) };
     // Several ranges may be answered with the whole.
     if spec.contains(',') {
         return Ok(None);
     }
-    let (first, last) = spec.trim().split_once('-').ok_or(())?;
+    let (first, last) = spec.trim().split_once('-').ok_or(Outside)?;
     let range = match (first.trim(), last.trim()) {
-        ("", "") => return Err(()),
+        ("", "") => return Err(Outside),
         ("", count) => {
-            let count: u64 = count.parse().map_err(|_| ())?;
+            let count: u64 = count.parse().map_err(|_| Outside)?;
             size.saturating_sub(count)..size
         }
-        (first, "") => first.parse().map_err(|_| ())?..size,
+        (first, "") => first.parse().map_err(|_| Outside)?..size,
         (first, last) => {
-            let (first, last): (u64, u64) = (first.parse().map_err(|_| ())?, last.parse().map_err(|_| ())?);
+            let (first, last): (u64, u64) =
+                (first.parse().map_err(|_| Outside)?, last.parse().map_err(|_| Outside)?);
             if last < first {
-                return Err(());
+                return Err(Outside);
             }
             first..last.saturating_add(1).min(size)
         }
     };
-    if range.start >= range.end { Err(()) } else { Ok(Some(range)) }
+    if range.start >= range.end { Err(Outside) } else { Ok(Some(range)) }
 }
 
 /// Answers with the bytes of a blob.
@@ -50,8 +55,8 @@ pub async fn serve(
     let range = match asked.map(|text| parse(text, size)) {
         None | Some(Ok(None)) => None,
         Some(Ok(Some(range))) => Some(range),
-        Some(Err(())) if size == 0 => None,
-        Some(Err(())) => {
+        Some(Err(Outside)) if size == 0 => None,
+        Some(Err(Outside)) => {
             let text = format!("the range is outside the {size} bytes of {digest}");
             return Err(ApiError::new(ErrorKind::Range, "blob.range", text).into());
         }
@@ -74,7 +79,7 @@ pub async fn serve(
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{Outside, parse};
     use proptest::prelude::*;
 
     #[test]
@@ -83,8 +88,8 @@ mod tests {
         assert_eq!(parse("bytes=-500", 1000), Ok(Some(500..1000)));
         assert_eq!(parse("bytes=500-", 1000), Ok(Some(500..1000)));
         assert_eq!(parse("bytes=0-9999", 1000), Ok(Some(0..1000)));
-        assert_eq!(parse("bytes=1000-", 1000), Err(()));
-        assert_eq!(parse("bytes=5-2", 1000), Err(()));
+        assert_eq!(parse("bytes=1000-", 1000), Err(Outside));
+        assert_eq!(parse("bytes=5-2", 1000), Err(Outside));
         assert_eq!(parse("bytes=0-1,5-6", 1000), Ok(None));
         assert_eq!(parse("lines=1-2", 1000), Ok(None));
     }

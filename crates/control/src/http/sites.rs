@@ -1,11 +1,12 @@
 //! `/site/v1`: sites dial in, fetch what should be so, and report what they see.
 
+use super::Routes;
 use super::error::{HttpError, invalid};
 use crate::app::App;
 use crate::auth::SiteCaller;
 use crate::keys;
 use axum::extract::{Query, State};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::site::{self, DesiredQuery, Join, Joined, Reported};
@@ -19,8 +20,8 @@ use std::time::Duration;
 const REPORT_SECONDS: u64 = 10;
 
 /// The routes.
-pub fn routes() -> Router<App> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route(site::JOIN, routing::post(join))
         .route(site::DESIRED, routing::get(get_desired))
         .route(site::REPORT, routing::post(report))
@@ -67,7 +68,7 @@ async fn get_desired(
         let set = desired(&app.core.read(), caller.0.id, |attempt| app.keys.attempt_token(attempt));
         let Some(set) = set else { return Err(super::error::missing("site", caller.0.id)) };
         let news = set.epoch != query.epoch || set.generation > query.after;
-        if news || tokio::time::timeout_at(deadline, version.changed()).await.is_err() {
+        if news || !app.changed(&mut version, deadline).await {
             return Ok(Json(set));
         }
     }

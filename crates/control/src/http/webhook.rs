@@ -3,12 +3,13 @@
 //! 202 only after a durable row; 401 for a wrong signature; 413 over 25 MiB (GitHub's own cap); 503 when it cannot be
 //! stored in time, so that the sender knows.
 
+use super::Routes;
 use super::error::{HttpError, invalid};
 use crate::app::App;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::{Json, Router, routing};
+use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_formats::webhook;
@@ -19,9 +20,9 @@ use forgeyard_model::input::{Input, Reply};
 pub const LIMIT: usize = 25 << 20;
 
 /// The routes.
-pub fn routes() -> Router<App> {
+pub fn routes() -> Routes {
     let limit = axum::extract::DefaultBodyLimit::max(LIMIT);
-    Router::new().route("/webhooks/github", routing::post(receive).layer(limit))
+    Routes::new().route("/webhooks/github", routing::post(receive).layer(limit))
 }
 
 fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {

@@ -12,12 +12,12 @@ use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::package::{GpuNeed, TestSelection};
 use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
 use forgeyard_model::plan::{EnvironmentRequest, PipelineFile};
-use forgeyard_model::resources::GpuRequest;
+use forgeyard_model::resources::{GpuRequest, Isolation};
 use forgeyard_model::verdict::Outcome;
 use forgeyard_model::{
     ArtifactId, AttemptId, EnvironmentId, Explanation, JobId, Lane, LeaseId, PipelineId, RunnerId,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The packages and what each is built on.
 pub const DIAMOND: [(&str, &[&str]); 4] = [
@@ -56,6 +56,8 @@ pub fn pipeline(key: u64, age: u64, lane: Lane, state: PipelineState) -> Pipelin
             author: (lane != Lane::Protected).then(|| Person { id: 55_001, login: "tomas-dev".to_owned() }),
         },
         lane,
+        isolation: Isolation::SharedKernel,
+        outputs: BTreeMap::new(),
         allowed_by: vec!["kestrel-main".to_owned()],
         file: Some(PipelineFile {
             environment: Some(EnvironmentRequest {
@@ -124,6 +126,7 @@ fn job_of(
         outputs: if kind == JobKind::Build { vec![output.clone()] } else { Vec::new() },
         test: (kind == JobKind::Test).then(|| TestDetail {
             output,
+            package: None,
             selection: Some(TestSelection {
                 indexes: vec![0, 1],
                 gpu: if gpu { GpuNeed::Required } else { GpuNeed::None },
@@ -310,6 +313,7 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
                 job: Some(job.id),
                 attempt: Some(attempt.id),
                 lane: view.pipeline.lane,
+                package: None,
                 stored_at: attempt.ended_at?,
                 generation: 1,
             })
@@ -325,6 +329,7 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
         job: None,
         attempt: None,
         lane: view.pipeline.lane,
+        package: None,
         stored_at: after(view.pipeline.created_at, 3),
         generation: 1,
     });
@@ -390,7 +395,7 @@ pub fn ready() -> EnvironmentState {
         digest: digest(file),
         url: format!("https://{channel}/linux-64/{file}"),
     };
-    let ours = "farm.example.org/channel/kestrel-main";
+    let ours = "farm.example.org/channels/kestrel-main";
     EnvironmentState::Ready {
         lock: vec![
             locked("_libgcc_mutex-0.1-conda_forge.tar.bz2", "conda.example.org/conda-forge"),

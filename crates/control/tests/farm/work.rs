@@ -6,7 +6,7 @@ use forgeyard_control::console::log::LogWindow;
 use forgeyard_model::Explanation;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::job::{Hold, JobState};
-use forgeyard_model::resources::DeviceKind;
+use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::verdict::{
     Blame, DeviceUse, ExitFacts, LogLine, Metric, Outcome, RetryPolicy, StepFacts, Verdict,
@@ -59,6 +59,19 @@ pub fn runner_of(attempt: &Attempt, state: RunnerState) -> Runner {
         provider: name("sandbox"),
         flavor: name("gpu-medium"),
         image: name("host"),
+        shape: Flavor {
+            name: name("gpu-medium"),
+            cpu_millis: 8000,
+            memory_mib: 32 << 10,
+            disk_mib: 64 << 10,
+            processes: 4096,
+            time_limit_seconds: 3600,
+            gpu: None,
+            network: false,
+        },
+        boots: Image { name: name("host"), root: ImageRoot::Host { allow: Vec::new() } },
+        seen_at: attempt.started_at,
+        unwanted_from: 0,
         attempt: attempt.id,
         state,
         requested_at: attempt.placed_at,

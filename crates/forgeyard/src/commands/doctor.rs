@@ -1,11 +1,12 @@
 //! `forgeyard doctor`: what this host can do, asked and not assumed.
 
 use crate::config::FileConfig;
-use crate::farm;
+use crate::{farm, output};
 use anyhow::Result;
 use clap::Args;
 use forgeyard_providers::Provider as _;
 use forgeyard_providers::sandbox::NoImages;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -14,16 +15,49 @@ use std::sync::Arc;
 #[derive(Args, Clone)]
 pub struct DoctorArgs {
     /// Configuration of the farm.
-    #[arg(long, env = "FORGEYARD_CONFIG")]
+    #[arg(long, env = "FORGEYARD_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
-fn check(good: bool, what: &str, detail: &str, fix: &str) -> bool {
-    println!("{} {what:<24} {detail}", if good { "ok  " } else { "MISS" });
-    if !good {
-        println!("     fix: {fix}");
+/// One thing that was looked at.
+#[derive(Serialize)]
+struct Finding {
+    good: bool,
+    what: String,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+#[derive(Serialize, Default)]
+struct Report {
+    good: bool,
+    findings: Vec<Finding>,
+    notes: Vec<String>,
+}
+
+impl Report {
+    fn check(&mut self, good: bool, what: impl Into<String>, detail: impl Into<String>, fix: &str) {
+        let fix = (!good).then(|| fix.to_owned());
+        self.findings.push(Finding { good, what: what.into(), detail: detail.into(), fix });
     }
-    good
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for Finding { good, what, detail, fix } in &self.findings {
+            text.push_str(&format!("{} {what:<24} {detail}\n", if *good { "ok  " } else { "MISS" }));
+            if let Some(fix) = fix {
+                text.push_str(&format!("     fix: {fix}\n"));
+            }
+        }
+        for note in &self.notes {
+            text.push_str(&format!("note {note}\n"));
+        }
+        text
+    }
 }
 
 fn program(name: &str, argument: &str) -> Option<String> {
@@ -32,73 +66,61 @@ fn program(name: &str, argument: &str) -> Option<String> {
     String::from_utf8_lossy(&text).lines().next().map(str::to_owned)
 }
 
-/// Looks at everything.
+/// Looks at everything. Exit code 1 when something is missing.
 pub async fn run(args: DoctorArgs) -> Result<ExitCode> {
     let file = FileConfig::read(args.config.as_deref())?;
-    let mut all = true;
+    let mut report = Report::default();
     for (name, argument) in
         [("git", "--version"), ("runc", "--version"), ("conmon", "--version"), ("clinfo", "--version")]
     {
         let found = program(name, argument);
-        all &= check(
-            found.is_some(),
-            name,
-            found.as_deref().unwrap_or("not found"),
-            &format!("install the package `{name}`"),
-        );
+        let detail = found.clone().unwrap_or_else(|| "not found".to_owned());
+        report.check(found.is_some(), name, detail, &format!("install the package `{name}`"));
     }
     let engine = file.engine();
-    all &= check(
+    report.check(
         engine.join("bin/python").exists(),
         "conda build engine",
-        &engine.display().to_string(),
+        engine.display().to_string(),
         "run scripts/install-engine.sh, or set FORGEYARD_ENGINE",
     );
+    provider(&mut report).await?;
+    let probe =
+        forgeyard_site::probe::devices(forgeyard_site::probe::ProbeOptions { simulated_beside_real: true });
+    report.notes = probe.notes;
+    for device in &probe.devices {
+        let detail = format!("{} ({}, {} MiB)", device.model, device.driver, device.memory_mib);
+        report.check(true, device.kind.label(), detail, "");
+    }
+    report.check(
+        !probe.devices.is_empty(),
+        "devices",
+        probe.devices.len().to_string(),
+        "install pocl-opencl-icd for a simulated GPU, or a GPU driver",
+    );
+    report.good = report.findings.iter().all(|finding| finding.good);
+    output::show(args.json, &report, Report::text)?;
+    Ok(if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn provider(report: &mut Report) -> Result<()> {
     let state = tempfile::tempdir()?;
     let provider = farm::sandbox(state.path(), Arc::new(NoImages))?;
     match provider.facts().await {
         Ok(facts) => {
             for limit in &facts.enforces {
-                println!("ok   limit {limit:?} is enforced");
+                report.check(true, format!("limit {}", super::word(limit)), "is enforced", "");
             }
             for (limit, why) in &facts.cannot {
-                all &= check(
-                    false,
-                    &format!("limit {limit:?}"),
-                    why,
-                    "jobs that need this limit are refused on this host",
-                );
+                let what = format!("limit {}", super::word(limit));
+                report.check(false, what, why, "jobs that need this limit are refused on this host");
             }
         }
         Err(error) => {
             let explanation = error.explanation();
-            all &= check(
-                false,
-                "sandbox provider",
-                &explanation.message,
-                explanation.fix.as_deref().unwrap_or("see above"),
-            );
+            let fix = explanation.fix.as_deref().unwrap_or("see above");
+            report.check(false, "sandbox provider", &explanation.message, fix);
         }
     }
-    let probe =
-        forgeyard_site::probe::devices(forgeyard_site::probe::ProbeOptions { simulated_beside_real: true });
-    for note in &probe.notes {
-        println!("note {note}");
-    }
-    for device in &probe.devices {
-        println!(
-            "ok   device {} — {} ({}, {} MiB)",
-            device.model,
-            device.kind.label(),
-            device.driver,
-            device.memory_mib
-        );
-    }
-    all &= check(
-        !probe.devices.is_empty(),
-        "devices",
-        &probe.devices.len().to_string(),
-        "install pocl-opencl-icd for a simulated GPU, or a GPU driver",
-    );
-    Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(())
 }

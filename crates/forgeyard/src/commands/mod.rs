@@ -1,173 +1,177 @@
-//! Requests to a farm, each a noun and a verb.
+//! The command line, one file for each noun. Nothing is decided here: a command asks the farm, or reads files, and
+//! prints what it learnt.
 
+pub mod access;
+pub mod artifact;
+pub mod audit;
+pub mod channel;
+pub mod device;
 pub mod doctor;
+pub mod environment;
+pub mod image;
+pub mod job;
+pub mod lease;
+pub mod pool;
+pub mod run;
+pub mod runner;
 pub mod site;
+pub mod status;
+pub mod token;
+pub mod usage;
+pub mod verify;
 
-use crate::output::table;
-use anyhow::{Context as _, Result, bail};
+use crate::output::Wrong;
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use forgeyard_api::client::{Client, HttpOptions};
-use forgeyard_api::people::RunRequest;
-use forgeyard_formats::pipeline_file;
-use forgeyard_model::plan::PipelineFile;
-use forgeyard_model::{Digest, JobId, PipelineId, Secret};
+use forgeyard_model::Secret;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// How a farm is reached.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "The farm")]
 pub struct FarmArgs {
-    /// The farm.
-    #[arg(long, env = "FORGEYARD_URL", default_value = "http://127.0.0.1:8417", global = true)]
-    farm: String,
-    /// File with a token; `FORGEYARD_TOKEN` is looked at first.
-    #[arg(long, env = "FORGEYARD_TOKEN_FILE", default_value = "forgeyard-data/admin.token", global = true)]
+    /// Address of the farm.
+    #[arg(long, env = "FORGEYARD_URL", default_value = "http://127.0.0.1:8417", value_name = "URL")]
+    pub farm: String,
+    /// File with a token; the variable FORGEYARD_TOKEN is looked at first.
+    #[arg(
+        long,
+        env = "FORGEYARD_TOKEN_FILE",
+        default_value = "forgeyard-data/admin.token",
+        value_name = "FILE"
+    )]
     token_file: PathBuf,
-    /// Further certificate authority to trust, PEM file.
-    #[arg(long, env = "FORGEYARD_CA", global = true)]
-    ca: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long, global = true)]
-    json: bool,
+    /// Further certificate authority to trust, PEM.
+    #[arg(long, env = "FORGEYARD_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 }
 
 impl FarmArgs {
-    /// A client for it.
-    pub fn client(&self) -> Result<Client> {
-        let token = match std::env::var("FORGEYARD_TOKEN") {
+    /// The token to speak with.
+    pub fn token(&self) -> Result<Secret> {
+        let text = match std::env::var("FORGEYARD_TOKEN") {
             Ok(token) => token,
-            Err(_) => fs_err::read_to_string(&self.token_file)
-                .context("no token: set FORGEYARD_TOKEN, or name a file with --token-file")?,
+            Err(_) => fs_err::read_to_string(&self.token_file).context(
+                Wrong::new("no token").fix("set FORGEYARD_TOKEN, or name a file with --token-file"),
+            )?,
         };
-        let options = HttpOptions { ca_file: self.ca.clone(), ..HttpOptions::default() };
-        Ok(Client::new(&self.farm, Some(Secret::new(token.trim())), &options)?)
+        Ok(Secret::new(text.trim()))
     }
+
+    /// A client that speaks with the token.
+    pub fn client(&self) -> Result<Client> {
+        self.client_with(Some(self.token()?))
+    }
+
+    /// A client without a token, for what is open to everybody.
+    pub fn open_client(&self) -> Result<Client> {
+        self.client_with(None)
+    }
+
+    fn client_with(&self, token: Option<Secret>) -> Result<Client> {
+        let options = HttpOptions { ca_file: self.ca.clone(), ..HttpOptions::default() };
+        Ok(Client::new(&self.farm, token, &options)?)
+    }
+}
+
+/// How a farm is reached, and how its answer is printed.
+#[derive(Args, Clone)]
+pub struct ReadArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub farm: FarmArgs,
 }
 
 /// Requests to a farm.
 #[derive(Subcommand)]
 pub enum ClientCommand {
     /// Run a recipe folder through build and test.
-    Run {
-        /// Folder with a recipe.
-        folder: PathBuf,
-        #[command(flatten)]
-        farm: FarmArgs,
-    },
-    /// Say why a job is where it is.
-    Why {
-        /// The job.
-        job: JobId,
-        #[command(flatten)]
-        farm: FarmArgs,
-    },
+    Run(run::RunArgs),
+    /// Say why a job waits, was refused or failed.
+    Why(job::OneJob),
+    /// Show the state of the farm.
+    Status(ReadArgs),
+    /// Jobs: list, show, read the log, cancel, run again.
+    #[command(subcommand)]
+    Job(job::JobCommand),
+    /// Runners, the machines of attempts: list, keep one for an autopsy.
+    #[command(subcommand)]
+    Runner(runner::RunnerCommand),
+    /// Devices: list, quarantine, clear.
+    #[command(subcommand)]
+    Device(device::DeviceCommand),
+    /// Leases, the claims of attempts on devices: list, write off.
+    #[command(subcommand)]
+    Lease(lease::LeaseCommand),
+    /// Pools of runners that are alike.
+    #[command(subcommand)]
+    Pool(pool::PoolCommand),
+    /// Images that runners boot.
+    #[command(subcommand)]
+    Image(image::ImageCommand),
+    /// Access: check a file, explain a decision, import the files of another farm.
+    #[command(subcommand)]
+    Access(access::AccessCommand),
+    /// Artifacts: list, show, download, verify without the farm.
+    #[command(subcommand)]
+    Artifact(artifact::ArtifactCommand),
+    /// Channels, the published indexes of packages.
+    #[command(subcommand)]
+    Channel(channel::ChannelCommand),
+    /// Environments: list, show, make them.
+    #[command(subcommand)]
+    Env(environment::EnvCommand),
+    /// What was used, for each repository.
+    Usage(usage::UsageArgs),
+    /// The audit trail: who changed what, when.
+    Audit(audit::AuditArgs),
+    /// API tokens: make, list, revoke.
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Print the public key of the farm, which signs its statements.
+    PublicKey(ReadArgs),
 }
 
 /// Runs a request.
 pub async fn run(command: ClientCommand) -> Result<ExitCode> {
     match command {
-        ClientCommand::Run { folder, farm } => {
-            let client = farm.client()?;
-            let id = run_folder(&client, &folder, &folder.join(pipeline_file::NAME)).await?;
-            println!("{id}");
-            follow(&client, id).await
-        }
-        ClientCommand::Why { job, farm } => {
-            let why = farm.client()?.why(job).await?;
-            if farm.json {
-                println!("{}", serde_json::to_string_pretty(&why)?);
-                return Ok(ExitCode::SUCCESS);
-            }
-            println!("{job} is {}", why.state);
-            println!("{}", why.reason);
-            if let Some(position) = why.position {
-                println!("place in the queue: {position}");
-            }
-            println!("next: {}", why.next);
-            for line in &why.lines {
-                println!("{:>7} | {}", line.number, line.text);
-            }
-            Ok(ExitCode::SUCCESS)
-        }
+        ClientCommand::Run(args) => run::run(args).await,
+        ClientCommand::Why(args) => job::why(args).await,
+        ClientCommand::Status(args) => status::run(args).await,
+        ClientCommand::Job(command) => job::run(command).await,
+        ClientCommand::Runner(command) => runner::run(command).await,
+        ClientCommand::Device(command) => device::run(command).await,
+        ClientCommand::Lease(command) => lease::run(command).await,
+        ClientCommand::Pool(command) => pool::run(command).await,
+        ClientCommand::Image(command) => image::run(command).await,
+        ClientCommand::Access(command) => access::run(command).await,
+        ClientCommand::Artifact(command) => artifact::run(command).await,
+        ClientCommand::Channel(command) => channel::run(command).await,
+        ClientCommand::Env(command) => environment::run(command).await,
+        ClientCommand::Usage(args) => usage::run(args).await,
+        ClientCommand::Audit(args) => audit::run(args).await,
+        ClientCommand::Token(command) => token::run(command).await,
+        ClientCommand::PublicKey(args) => status::public_key(args).await,
     }
 }
 
-/// Uploads a folder as source and asks for its pipeline.
-pub async fn run_folder(client: &Client, folder: &Path, file: &Path) -> Result<PipelineId> {
-    let file = match fs_err::read(file) {
-        Ok(bytes) => pipeline_file::read(&bytes)?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => PipelineFile::default(),
-        Err(error) => return Err(error.into()),
-    };
-    if !folder.join(&file.recipe).is_file() {
-        bail!("{} has no recipe at {}; name it in forgeyard.toml as `recipe`", folder.display(), file.recipe);
-    }
-    let bytes = archive(folder)?;
-    let digest = Digest::of(&bytes);
-    let size = bytes.len() as u64;
-    client.upload_source(digest, bytes).await?;
-    let name = folder
-        .canonicalize()?
-        .file_name()
-        .map_or_else(|| "folder".to_owned(), |name| name.to_string_lossy().into_owned());
-    let guid = format!("run-{}-{}", &digest.hex()[..16], rand::random::<u32>());
-    let answer = client.run(&RunRequest { guid, name, digest, size, file }).await?;
-    Ok(answer.pipeline)
+/// Reads a file that was named on the command line.
+pub fn named(path: &Path) -> Result<Vec<u8>> {
+    fs_err::read(path).context(Wrong::new(format!("cannot read {}", path.display())))
 }
 
-/// A folder as a tar archive with fixed times and owners, entries sorted; `.git` is left out.
-fn archive(folder: &Path) -> Result<Vec<u8>> {
-    let mut builder = tar::Builder::new(Vec::new());
-    builder.mode(tar::HeaderMode::Deterministic);
-    builder.follow_symlinks(false);
-    let mut open = vec![PathBuf::new()];
-    let mut paths = Vec::new();
-    while let Some(relative) = open.pop() {
-        for entry in fs_err::read_dir(folder.join(&relative))? {
-            let entry = entry?;
-            if relative.as_os_str().is_empty() && entry.file_name() == ".git" {
-                continue;
-            }
-            let path = relative.join(entry.file_name());
-            if entry.file_type()?.is_dir() {
-                open.push(path.clone());
-            }
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    for path in paths {
-        builder
-            .append_path_with_name(folder.join(&path), &path)
-            .with_context(|| path.display().to_string())?;
-    }
-    Ok(builder.into_inner()?)
+/// Reads a text file that was named on the command line.
+pub fn named_text(path: &Path) -> Result<String> {
+    fs_err::read_to_string(path).context(Wrong::new(format!("cannot read {}", path.display())))
 }
 
-/// Waits for a pipeline and prints how its jobs end.
-async fn follow(client: &Client, id: PipelineId) -> Result<ExitCode> {
-    let mut shown = std::collections::BTreeSet::new();
-    loop {
-        let view = client.pipeline(id).await?;
-        for job in view.jobs.iter().filter(|job| job.state.ended()) {
-            if shown.insert(job.id) {
-                let cause = job.verdict.as_ref().map(|verdict| verdict.cause.clone()).unwrap_or_default();
-                println!("{:<32} {:<10} {} {cause}", job.key, job.state.name(), job.id);
-            }
-        }
-        if view.pipeline.state.ended() {
-            let rows: Vec<Vec<String>> = view
-                .artifacts
-                .iter()
-                .map(|artifact| vec![artifact.name.clone(), artifact.digest.to_string()])
-                .collect();
-            println!("\n{}", table(&["artifact", "digest"], &rows));
-            let good = view.pipeline.state == forgeyard_model::pipeline::PipelineState::Succeeded;
-            return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
+/// Persisted spelling of a value that is written as one word.
+pub fn word(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// Prints the devices of this host.

@@ -25,17 +25,23 @@ fn claim(text: impl Into<String>, held: bool) -> Claim {
     Claim { text: text.into(), held }
 }
 
+/// What the tour has seen.
+pub struct Seen<'s> {
+    /// The pull request.
+    pub first: &'s PipelineView,
+    /// The push after its merge.
+    pub second: &'s PipelineView,
+    /// Sources of others.
+    pub further: &'s [PipelineView],
+    /// Machines and leases that did not go.
+    pub left: &'s [String],
+}
+
 /// Prints the report. Answers whether everything held.
-pub async fn print(
-    client: &Client,
-    farm: &Farm,
-    first: &PipelineView,
-    second: &PipelineView,
-    further: &[PipelineView],
-    started: Instant,
-) -> Result<bool> {
+pub async fn print(client: &Client, farm: &Farm, seen: &Seen<'_>, started: Instant) -> Result<bool> {
+    let Seen { first, second, further, left } = *seen;
     let mut claims = Vec::new();
-    println!("\n{}", table(&["stage", "what happened", "time"], &stages(first, second, further)));
+    println!("\n{}", table(&["stage", "time", "what happened"], &stages(first, second, further)));
     claims.push(claim(
         "the pull request was built and tested",
         first.pipeline.state == PipelineState::Succeeded,
@@ -58,6 +64,8 @@ pub async fn print(
     digests(client, farm, second, &mut claims).await?;
     devices(second, &mut claims);
     environment(second, &mut claims);
+    let what = if left.is_empty() { String::new() } else { format!("; still there: {}", left.join(", ")) };
+    claims.push(claim(format!("every machine is gone and every lease has ended{what}"), left.is_empty()));
     let held: f64 = second
         .leases
         .iter()
@@ -100,15 +108,15 @@ fn stages(first: &PipelineView, second: &PipelineView, further: &[PipelineView])
         let pipeline = &view.pipeline;
         rows.push(vec![
             format!("{title}: gate"),
-            format!("allowed by {}; lane: {}", pipeline.allowed_by.join(", "), pipeline.lane),
             String::new(),
+            format!("allowed by {}; lane: {}", pipeline.allowed_by.join(", "), pipeline.lane),
         ]);
         for job in &view.jobs {
             let attempt = last(view, job);
             let took = attempt
                 .and_then(|attempt| Some(seconds(attempt.placed_at, attempt.ended_at?)))
                 .unwrap_or_default();
-            rows.push(vec![format!("{title}: {}", job.key), what(job, attempt), took]);
+            rows.push(vec![format!("{title}: {}", job.key), took, what(job, attempt)]);
         }
         let end = match (&pipeline.not_promoted, &pipeline.channel, &pipeline.state) {
             (_, _, PipelineState::Failed { reason } | PipelineState::Canceled { reason }) => {
@@ -120,8 +128,8 @@ fn stages(first: &PipelineView, second: &PipelineView, further: &[PipelineView])
         };
         rows.push(vec![
             format!("{title}: end"),
-            end,
             seconds(pipeline.created_at, pipeline.ended_at.unwrap_or(pipeline.since)),
+            end,
         ]);
     }
     rows
@@ -145,8 +153,7 @@ fn what(job: &Job, attempt: Option<&Attempt>) -> String {
     if let Some(selection) = job.test.as_ref().and_then(|test| test.selection.as_ref()) {
         text.push_str(&format!("; placed by {}", selection.reason));
     }
-    let short: String = text.chars().take(100).collect();
-    short
+    text
 }
 
 fn packages(view: &PipelineView) -> impl Iterator<Item = &Artifact> {
@@ -155,7 +162,7 @@ fn packages(view: &PipelineView) -> impl Iterator<Item = &Artifact> {
 
 /// The digest of each package at every stage after the first durable upload.
 async fn digests(client: &Client, farm: &Farm, view: &PipelineView, claims: &mut Vec<Claim>) -> Result<()> {
-    let mut rows = Vec::new();
+    let mut made = false;
     let channel = match &view.pipeline.channel {
         Some(name) => client.channels().await?.into_iter().find(|channel| channel.name == *name),
         None => None,
@@ -208,10 +215,11 @@ async fn digests(client: &Client, farm: &Farm, view: &PipelineView, claims: &mut
             format!("{}: one SHA-256 at {} stages", artifact.name, stages.len()),
             equal && stages.len() >= 4,
         ));
-        rows.extend(stages.into_iter().map(|(stage, digest)| vec![artifact.name.clone(), stage, digest]));
+        let rows: Vec<Vec<String>> = stages.into_iter().map(|(stage, digest)| vec![digest, stage]).collect();
+        println!("Package  {}\n{}", artifact.name, table(&["sha256", "stage"], &rows));
+        made = true;
     }
-    claims.push(claim("packages were made", !rows.is_empty()));
-    println!("{}", table(&["artifact", "stage", "sha256"], &rows));
+    claims.push(claim("packages were made", made));
     Ok(())
 }
 

@@ -250,6 +250,8 @@
     var complete = box.hasAttribute("data-complete");
     var follow = box.hasAttribute("data-running") && !location.hash;
     var pause = 1000;
+    // Lines that somebody asked for beyond those that are kept.
+    var later = 0;
     // The end of the last piece that is not yet a whole line.
     var rest = "";
     var state = document.querySelector("[data-follow-state]");
@@ -308,13 +310,32 @@
       if (follow) box.scrollTop = box.scrollHeight;
     }
 
+    // Reading on would push the lines that are being read out at the top: wait until somebody wants the end.
+    function full() { return !follow && box.getElementsByClassName("ll").length >= MOST_LINES; }
+
+    function offerLater() {
+      var button = document.createElement("button");
+      button.type = "button";
+      button.className = "earlier";
+      button.textContent = "Show later lines";
+      button.addEventListener("click", function () { button.remove(); later = MOST_LINES; more(); });
+      box.append(button);
+    }
+
     function more() {
       if (complete) { show(); return; }
+      if (full() && later <= 0) {
+        if (box.hasAttribute("data-running")) setTimeout(more, 1000);
+        else offerLater();
+        return;
+      }
       if (document.hidden) { setTimeout(more, 1000); return; }
       get("?offset=" + next)
         .then(function (piece) {
           pause = piece.text === "" ? Math.min(pause * 1.5, 5000) : piece.complete ? 0 : 250;
+          var before = last;
           append(piece);
+          later -= last - before;
         })
         .catch(function () { pause = Math.min(pause * 2, 15000); })
         .then(function () { show(); setTimeout(more, pause); });

@@ -1,0 +1,48 @@
+//! The page of a job, with the window of its log.
+
+use super::{Named, Page, html, log, names, shell};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::console::job as page;
+use crate::console::log::LogWindow;
+use crate::http::error::HttpError;
+use crate::views;
+use axum::extract::{Query, State};
+use forgeyard_api::people::JobView;
+use forgeyard_model::JobId;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+pub(super) struct Part {
+    pub(super) fragment: Option<String>,
+}
+
+/// A job, or its live part.
+pub(super) async fn job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(id): Named<JobId>,
+    Query(Part { fragment }): Query<Part>,
+) -> Page {
+    let view = views::job(&app, id).await?;
+    let why = views::why(&app.core.read(), id)?;
+    let (shell, names) = (shell(&app, Some(&caller)), names(&app));
+    if fragment.is_some() {
+        return html(page::fragment(&shell, &view, &why, &names));
+    }
+    let log = log_of(&app, &view).await?;
+    html(page::job(&shell, &view, &why, &log, &names))
+}
+
+/// The log of the last attempt. A verdict speaks of the attempt that it ended, so its lines are looked for only there.
+async fn log_of(app: &App, view: &JobView) -> Result<LogWindow, HttpError> {
+    let Some(attempt) = view.attempts.last() else { return Ok(LogWindow::default()) };
+    let over = !attempt.state.live();
+    let verdict = attempt.verdict.as_ref().filter(|_| over);
+    // Line 0 stands for the kernel's log, which is not part of this one. Without a class nothing decided.
+    let decided = verdict.filter(|verdict| verdict.class.is_some());
+    let decisive = decided.and_then(|verdict| verdict.lines.iter().map(|line| line.number).find(|n| *n > 0));
+    let dropped = attempt.facts.as_ref().map_or(0, |facts| facts.log_dropped_bytes);
+    let window = log::window(app, attempt.id, decisive, over).await?;
+    Ok(LogWindow { dropped, ..window })
+}

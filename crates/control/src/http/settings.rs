@@ -1,0 +1,76 @@
+//! `/api/v1`: what the farm is set up with, as far as a reader may know it, and the tokens that open it.
+
+use super::Routes;
+use super::error::{self, HttpError};
+use crate::app::App;
+use crate::auth::Caller;
+use axum::extract::{Path, State};
+use axum::{Json, routing};
+use forgeyard_api::people::{ConfigView, RepositoryView, TokenView};
+use forgeyard_model::PrincipalId;
+use forgeyard_model::input::Input;
+use forgeyard_model::principal::Role;
+use serde_json::{Value, json};
+
+/// The routes.
+pub fn routes() -> Routes {
+    use routing::{get, post};
+    Routes::new()
+        .route("/api/v1/config", get(config))
+        .route("/api/v1/tokens", get(tokens))
+        .route("/api/v1/tokens/{principal}/revoke", post(revoke))
+}
+
+async fn config(State(app): State<App>, _: Caller) -> Json<ConfigView> {
+    let config = app.config();
+    let repositories = config.repositories.iter().map(|repository| RepositoryView {
+        forge: repository.forge.clone(),
+        id: repository.id,
+        name: repository.name.clone(),
+        protected: repository.protected.clone(),
+        channel: repository.channel.clone(),
+    });
+    Json(ConfigView {
+        farm: config.farm.clone(),
+        digest: config.digest(),
+        pools: config.pools.clone(),
+        flavors: config.flavors.clone(),
+        images: config.images.clone(),
+        use_flavors: config.use_flavors.clone(),
+        repositories: repositories.collect(),
+        max_running: config.max_running,
+    })
+}
+
+async fn tokens(State(app): State<App>, caller: Caller) -> Result<Json<Vec<TokenView>>, HttpError> {
+    caller.need(Role::Admin)?;
+    let farm = app.core.read();
+    let mut all: Vec<TokenView> = farm
+        .tokens
+        .values()
+        .map(|token| TokenView {
+            principal: token.principal.clone(),
+            created_at: token.created_at,
+            expires_at: token.expires_at,
+            revoked_at: token.revoked_at,
+        })
+        .collect();
+    all.sort_by_key(|token| (token.created_at, token.principal.id));
+    Ok(Json(all))
+}
+
+/// Revokes a token by its principal: nobody but its holder knows the token itself, and its digest is kept inside.
+async fn revoke(
+    State(app): State<App>,
+    caller: Caller,
+    Path(principal): Path<PrincipalId>,
+) -> Result<Json<Value>, HttpError> {
+    caller.need(Role::Admin)?;
+    let digest = {
+        let farm = app.core.read();
+        let found = farm.tokens.values().find(|token| token.principal.id == principal);
+        found.map(|token| token.digest).ok_or_else(|| error::missing("token", principal))?
+    };
+    app.core.give(Input::TokenRevoked { digest }, caller.principal.clone()).await?;
+    Ok(Json(json!({})))
+}

@@ -1,0 +1,351 @@
+//! `forgeyard access`: who may use what. `check` and `import` only read files; `explain` asks the farm, or decides here
+//! from a file, with the same gate.
+
+use super::{FarmArgs, named_text};
+use crate::config::{FileConfig, HostSize};
+use crate::output::{self, Wrong, indented, table_or};
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use forgeyard_api::people::AccessQuestion;
+use forgeyard_control::http::people::ask;
+use forgeyard_formats::access::{self, CirunFiles, ImportOptions, NOBODY};
+use forgeyard_model::access::{Access, Decision, EventClass};
+use forgeyard_model::config::{FarmConfig, RepositoryConfig};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What can be done with access.
+#[derive(Subcommand, Clone)]
+pub enum AccessCommand {
+    /// Read an access file and say what opens nothing, without a farm.
+    Check {
+        /// The access file.
+        file: PathBuf,
+        /// Configuration of the farm; its pools and repositories are then compared as well.
+        #[arg(long, env = "FORGEYARD_CONFIG", value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask what the gate would decide, and by which rule. Exit code 1 when it would refuse.
+    Explain(ExplainArgs),
+    /// Turn .access.yml, .cirun.global.yml and users JSON into an access file, without a farm.
+    Import(ImportArgs),
+}
+
+/// A question to the gate.
+#[derive(Args, Clone)]
+pub struct ExplainArgs {
+    /// The repository: its numeric id at the forge, or its name when the farm knows it.
+    #[arg(long, value_name = "ID")]
+    repository: String,
+    /// The person: the numeric id at the forge; with --file the login is enough where the file knows it.
+    #[arg(long, value_name = "ID")]
+    person: String,
+    /// The event: push, pull-request, fork-pull-request, schedule, dispatch or rerun.
+    #[arg(long, value_parser = event_class)]
+    event: EventClass,
+    /// Pool or resource.
+    #[arg(long)]
+    resource: String,
+    /// Decide here, from this access file, without a farm. Every repository of its grants counts as configured.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    farm: FarmArgs,
+}
+
+/// Files of another farm.
+#[derive(Args, Clone)]
+pub struct ImportArgs {
+    /// The .access.yml.
+    #[arg(long, value_name = "FILE")]
+    access: PathBuf,
+    /// The .cirun.global.yml; resources are compared with its runners.
+    #[arg(long, value_name = "FILE")]
+    runners: Option<PathBuf>,
+    /// Users JSON; policies name it by its file name. May be given more than once.
+    #[arg(long, value_name = "FILE")]
+    users: Vec<PathBuf>,
+    /// Owner of the repositories, which those files name without one.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Numeric id of a repository. A grant without it opens nothing. May be given more than once.
+    #[arg(long = "repository", value_name = "NAME=ID", value_parser = pair)]
+    repositories: Vec<(String, u64)>,
+    /// Let `pull_request: true` cover pull requests from forks as well.
+    #[arg(long)]
+    forks: bool,
+    /// Access file to merge into: what is imported replaces grants of the same id, everything else is kept.
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+    /// Where to write the access file; standard output when it is not given.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print JSON: the access, and the runner definitions as they were read.
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+}
+
+/// Runs a command.
+pub async fn run(command: AccessCommand) -> Result<ExitCode> {
+    match command {
+        AccessCommand::Check { file, config, json } => check(&file, config.as_deref(), json),
+        AccessCommand::Explain(args) => explain(args).await,
+        AccessCommand::Import(args) => import(&args),
+    }
+}
+
+fn event_class(text: &str) -> Result<EventClass, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|_| {
+        format!(
+            "`{text}` is not an event: push, pull-request, fork-pull-request, schedule, dispatch or rerun"
+        )
+    })
+}
+
+fn pair(text: &str) -> Result<(String, u64), String> {
+    let read = text.rsplit_once('=').and_then(|(name, id)| Some((name.to_owned(), id.parse().ok()?)));
+    read.filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| format!("`{text}` is not NAME=ID, for example widgets/widget=12345"))
+}
+
+fn read(path: &Path) -> Result<Access> {
+    let text = named_text(path)?;
+    access::read(&path.display().to_string(), &text)
+        .map_err(|error| Wrong::new(error.to_string()).fix("correct the file, then check it again").into())
+}
+
+fn check(file: &Path, config: Option<&Path>, json: bool) -> Result<ExitCode> {
+    let access = read(file)?;
+    let config = config.map(|path| FileConfig::read(Some(path))?.farm(HostSize::here())).transpose()?;
+    let trouble = trouble(&access, config.as_ref());
+    if json {
+        output::say_json(&serde_json::json!({ "access": access, "trouble": trouble }))?;
+    } else {
+        let rows: Vec<Vec<String>> = access
+            .grants
+            .iter()
+            .map(|grant| {
+                let id = grant.repository.id.map_or_else(|| "none".to_owned(), |id| id.to_string());
+                let events: Vec<String> = grant.events.iter().map(super::word).collect();
+                let resources: Vec<&str> = grant.resources.iter().map(String::as_str).collect();
+                let what = format!("{} on {}", resources.join(", "), events.join(", "));
+                vec![grant.id.clone(), grant.repository.name.clone(), id, what]
+            })
+            .collect();
+        let mut text = table_or(
+            "it has no grant: nobody is allowed anything",
+            &["grant", "repository", "id", "opens"],
+            &rows,
+        );
+        for note in &access.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        for line in &trouble {
+            let _ = writeln!(text, "trouble: {line}");
+        }
+        let _ = writeln!(text, "{} grants, {} that need work", access.grants.len(), trouble.len());
+        output::say(&text)?;
+    }
+    Ok(if trouble.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is well formed and still opens nothing, or not what was meant.
+fn trouble(access: &Access, config: Option<&FarmConfig>) -> Vec<String> {
+    let mut trouble = Vec::new();
+    for grant in &access.grants {
+        let mut say = |what: String| trouble.push(format!("grant `{}` {what}", grant.id));
+        let name = &grant.repository.name;
+        match (grant.repository.id, config) {
+            (None, _) => say(format!("allows nothing: write the numeric id of {name}")),
+            (Some(id), Some(config)) if !config.repositories.iter().any(|known| known.id == id) => {
+                say(format!("is for repository {id} ({name}), which the farm does not work for"));
+            }
+            (Some(_), _) => {}
+        }
+        if grant.resources.is_empty() {
+            say("opens no resource".to_owned());
+        }
+        if grant.events.is_empty() {
+            say("covers no event".to_owned());
+        }
+        for (kind, names, known) in
+            [("list", &grant.lists, &access.lists), ("team", &grant.teams, &access.teams)]
+        {
+            for name in names.iter().filter(|name| *name != NOBODY) {
+                match known.get(name) {
+                    None => say(format!("names the {kind} `{name}`, which is not declared")),
+                    Some(members) if members.is_empty() => {
+                        say(format!("names the {kind} `{name}`, which has no member"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        if grant.lists.contains(NOBODY)
+            && grant.users.is_empty()
+            && grant.lists.len() + grant.teams.len() == 1
+        {
+            say("is open to nobody: none of the people that it was written for was found".to_owned());
+        }
+        if let Some(config) = config {
+            for resource in &grant.resources {
+                if !config.pools.iter().any(|pool| pool.name.to_string() == *resource) {
+                    say(format!("opens `{resource}`, which is no pool of the farm"));
+                }
+            }
+        }
+    }
+    trouble
+}
+
+async fn explain(args: ExplainArgs) -> Result<ExitCode> {
+    let number = |text: &str, what: &str| -> Result<u64> {
+        text.parse().map_err(|_| {
+            Wrong::new(format!("{what} `{text}` is not known by name"))
+                .fix("give its numeric id at the forge")
+                .into()
+        })
+    };
+    let decision = if let Some(file) = &args.file {
+        let access = read(file)?;
+        let named = access.grants.iter().find(|grant| grant.repository.name == args.repository);
+        let repository = match named.and_then(|grant| grant.repository.id) {
+            Some(id) => id,
+            None => number(&args.repository, "the repository")?,
+        };
+        let login = access.logins.iter().find(|(_, login)| login.eq_ignore_ascii_case(&args.person));
+        let person = match login {
+            Some((id, _)) => *id,
+            None => number(&args.person, "the person")?,
+        };
+        let question = question(&args, repository, person);
+        ask(&configured(access)?, &question)
+    } else {
+        let client = args.farm.client()?;
+        let repository = match args.repository.parse() {
+            Ok(id) => id,
+            Err(_) => {
+                let known = client.config().await?.repositories;
+                let found = known.iter().find(|known| known.name == args.repository);
+                found.map_or_else(|| number(&args.repository, "the repository"), |found| Ok(found.id))?
+            }
+        };
+        let question = question(&args, repository, number(&args.person, "the person")?);
+        client.explain_access(&question).await?.decision
+    };
+    output::show(args.json, &decision, decided)?;
+    Ok(match decision {
+        Decision::Allow { .. } => ExitCode::SUCCESS,
+        Decision::Deny { .. } => ExitCode::FAILURE,
+    })
+}
+
+fn question(args: &ExplainArgs, repository: u64, person: u64) -> AccessQuestion {
+    AccessQuestion { repository, person, event: args.event, resource: args.resource.clone() }
+}
+
+/// A farm that works for every repository of the grants.
+fn configured(access: Access) -> Result<FarmConfig> {
+    let mut config = FileConfig::default().farm(HostSize::here())?;
+    let named: BTreeMap<u64, &String> = access
+        .grants
+        .iter()
+        .filter_map(|grant| Some((grant.repository.id?, &grant.repository.name)))
+        .collect();
+    for (id, name) in named {
+        config.repositories.push(RepositoryConfig {
+            forge: "github".parse()?,
+            id,
+            name: name.clone(),
+            source: String::new(),
+            protected: vec!["main".to_owned()],
+            channel: config.folder_channel.clone(),
+        });
+    }
+    config.access = access;
+    Ok(config)
+}
+
+fn decided(decision: &Decision) -> String {
+    match decision {
+        Decision::Allow { by, lane, isolation, evidence } => {
+            let mut text = format!(
+                "allowed by {}; lane {lane}, isolation {} or better\n",
+                by.join(", "),
+                super::word(isolation)
+            );
+            for line in evidence {
+                let _ = writeln!(text, "  - {line}");
+            }
+            text
+        }
+        Decision::Deny { reason } => format!("refused: {}\n", indented(reason, 0)),
+    }
+}
+
+fn import(args: &ImportArgs) -> Result<ExitCode> {
+    let access_text = named_text(&args.access)?;
+    let runners = args.runners.as_deref().map(named_text).transpose()?;
+    let mut users = BTreeMap::new();
+    for path in &args.users {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if users.insert(name.clone(), named_text(path)?).is_some() {
+            return Err(Wrong::new(format!("two users files are called {name}"))
+                .fix("policies tell them apart by that name only; rename one")
+                .into());
+        }
+    }
+    let files = CirunFiles {
+        access: &access_text,
+        runners: runners.as_deref(),
+        users: users.iter().map(|(name, text)| (name.clone(), text.as_str())).collect(),
+    };
+    let options = ImportOptions {
+        owner: args.owner.clone(),
+        repository_ids: args.repositories.iter().cloned().collect(),
+        forks: args.forks,
+    };
+    let imported = access::import_cirun(&files, &options)
+        .with_context(|| Wrong::new(format!("{} cannot be imported", args.access.display())))?;
+    let known = args.into.as_deref().map(read).transpose()?.unwrap_or_default();
+    let access = access::merge(known, imported.access);
+    if args.json {
+        output::say_json(&serde_json::json!({ "access": access, "runners": imported.runners }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = access::export(&access)?;
+    match &args.output {
+        Some(path) => {
+            fs_err::write(path, &text).context(Wrong::new(format!("cannot write {}", path.display())))?
+        }
+        None => output::say(&text)?,
+    }
+    for note in &access.notes {
+        eprintln!("note: {note}");
+    }
+    for line in trouble(&access, None) {
+        eprintln!("trouble: {line}");
+    }
+    let people: BTreeSet<u64> = access
+        .grants
+        .iter()
+        .flat_map(|grant| &grant.users)
+        .chain(access.lists.values().flatten())
+        .copied()
+        .collect();
+    eprintln!(
+        "{} grants for {} people; {} runner definitions were read (--json prints them)",
+        access.grants.len(),
+        people.len(),
+        imported.runners.len()
+    );
+    Ok(ExitCode::SUCCESS)
+}
