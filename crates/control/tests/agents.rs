@@ -106,10 +106,14 @@ async fn session_of_one_attempt_opens_no_other() {
     assert_eq!((error.kind, error.code.as_str()), (ErrorKind::Forbidden, "agent.wrong_session"));
     let error = refused(thief.upload(ArtifactKind::Plan, "plan.json", b"{}").await);
     assert_eq!(error.kind, ErrorKind::Forbidden);
-    // Neither does the one-shot token itself, nor a person's.
-    for token in [machine.token.as_str(), plane.token.as_str(), ""] {
+    // Neither does the one-shot token itself, nor a person's, nor none.
+    for (token, kind) in [
+        (machine.token.as_str(), ErrorKind::Forbidden),
+        (plane.token.as_str(), ErrorKind::Forbidden),
+        ("", ErrorKind::Unauthenticated),
+    ] {
         thief.session.token = forgeyard_model::Secret::new(token);
-        assert_eq!(refused(thief.finish(0).await).kind, ErrorKind::Forbidden);
+        assert_eq!(refused(thief.finish(0).await).kind, kind);
     }
     plane.stop().await;
 }

@@ -50,6 +50,14 @@ pub enum PlanError {
     /// More than [`MAX_ENTRIES`] entries.
     #[error("the plan lists {0} outputs, at most {MAX_ENTRIES} are read")]
     TooMany(usize),
+    /// An output pins one that the recipe does not have. The engine would say so only after the build.
+    #[error("output `{output}` pins the output `{pinned}`, which the recipe does not have on this platform")]
+    UnknownOutput {
+        /// Which pins.
+        output: String,
+        /// What it pins.
+        pinned: String,
+    },
     /// A part of one output makes no sense.
     #[error("output {index} of the plan: {what}")]
     Output {
@@ -142,6 +150,14 @@ pub fn read_plan(bytes: &[u8]) -> Result<RenderedPlan, PlanError> {
         return Err(PlanError::TooMany(file.outputs.len()));
     }
     let mut outputs: Vec<PlannedOutput> = Vec::new();
+    let made: BTreeSet<String> =
+        file.outputs.iter().map(|output| output.recipe.package.name.clone()).collect();
+    for output in &file.outputs {
+        if let Some(pinned) = subpackages(&output.recipe).into_iter().find(|name| !made.contains(*name)) {
+            let (output, pinned) = (cut(&output.recipe.package.name), cut(pinned));
+            return Err(PlanError::UnknownOutput { output, pinned });
+        }
+    }
     for (index, output) in file.outputs.into_iter().enumerate() {
         let planned = planned(output).map_err(|what| PlanError::Output { index, what })?;
         if !outputs.contains(&planned) {
@@ -188,6 +204,14 @@ fn planned(output: Output) -> Result<PlannedOutput, String> {
         }
     }
     Ok(PlannedOutput { name, version, build, subdir, depends, together_with, variant })
+}
+
+/// Names in the `pin_subpackage` of an output.
+fn subpackages(recipe: &Recipe) -> Vec<&str> {
+    let staged = recipe.staging_caches.iter().map(|staging| &staging.requirements);
+    let all = staged.chain([&recipe.requirements]);
+    let values = all.flat_map(|of| of.build.iter().chain(&of.host).chain(&of.run).chain(&of.run_constraints));
+    values.filter_map(|value| value.get("pin_subpackage")?.get("name")?.as_str()).collect()
 }
 
 /// Adds the package names that requirements ask for.
@@ -324,6 +348,24 @@ mod tests {
             let pin = &consumer.variant["fy-kernels"];
             assert!(plan.outputs.iter().any(|o| *pin == format!("{} {}", o.version, o.build)), "{pin}");
         }
+    }
+
+    #[test]
+    fn pin_on_an_output_that_the_recipe_does_not_have_is_refused_and_named() {
+        let plan = |pinned: &str| {
+            serde_json::json!({"format": 1, "outputs": [{
+                "recipe": {
+                    "package": {"name": "known", "version": "1"},
+                    "build": {"noarch": "generic"},
+                    "requirements": {"run": [{"pin_subpackage": {"name": pinned, "lower_bound": "x"}}]},
+                },
+            }]})
+            .to_string()
+        };
+        let error = read_plan(plan("unknown").as_bytes()).unwrap_err();
+        assert!(matches!(error, PlanError::UnknownOutput { .. }), "{error}");
+        assert!(error.to_string().contains("`unknown`"), "{error}");
+        assert!(read_plan(plan("known").as_bytes()).is_ok());
     }
 
     #[test]

@@ -26,10 +26,10 @@ pub struct Sources<'a> {
     pub ledger: &'a Ledger,
     /// What failed.
     pub tries: &'a Tries,
+    /// Machines that are being worked on: the lists may be older than what the ledger says of them.
+    pub at_work: &'a BTreeSet<RunnerId>,
     /// Machines that went since the last report that the farm took.
     pub gone: &'a BTreeSet<RunnerId>,
-    /// Machines that are being worked on: what the providers listed of them may be older than the work.
-    pub busy: &'a BTreeSet<RunnerId>,
 }
 
 /// The report.
@@ -48,10 +48,7 @@ pub fn build(from: &Sources<'_>) -> SiteReport {
                 removal.map(|reason| ObservedState::Exited { reason: reason.clone() })
             }
             (MachinePhase::Claimed, false) => Some(ObservedState::Creating),
-            // It was just made, and the list is from before: its absence there says nothing.
-            (MachinePhase::Up, false) if from.busy.contains(runner) && wanted.contains(runner) => {
-                Some(ObservedState::Creating)
-            }
+            (MachinePhase::Up, false) if from.at_work.contains(runner) => Some(ObservedState::Creating),
             (MachinePhase::Up, false) => {
                 Some(ObservedState::Exited { reason: vanished(wanted.contains(runner)) })
             }
@@ -114,55 +111,9 @@ mod tests {
             rows: &rows.iter().map(|row| (row.runner, row.clone())).collect(),
             ledger,
             tries,
+            at_work: &BTreeSet::new(),
             gone: &gone.iter().copied().collect(),
-            busy: &BTreeSet::new(),
         })
-    }
-
-    #[test]
-    fn a_machine_that_was_just_made_is_not_told_as_vanished() {
-        let ledger = ledger(MachinePhase::Up);
-        let runner = *ledger.machines.keys().next().unwrap();
-        let wanted = forgeyard_model::site::DesiredRunner {
-            runner,
-            provider: "sandbox".parse().unwrap(),
-            flavor: forgeyard_model::resources::Flavor {
-                name: "cpu".parse().unwrap(),
-                cpu_millis: 1000,
-                memory_mib: 1,
-                disk_mib: 1,
-                processes: 1,
-                time_limit_seconds: 1,
-                gpu: None,
-                network: false,
-            },
-            image: forgeyard_model::resources::Image {
-                name: "host".parse().unwrap(),
-                root: forgeyard_model::resources::ImageRoot::Host { allow: Vec::new() },
-            },
-            attempt: forgeyard_model::AttemptId::from_bits(1),
-            devices: Vec::new(),
-            lease: None,
-            needs: BTreeSet::new(),
-            token: String::new(),
-            keep: false,
-        };
-        let desired = DesiredSet { epoch: 4, generation: 9, runners: vec![wanted], releasing: Vec::new() };
-        let state = |busy: &BTreeSet<RunnerId>| {
-            let report = build(&Sources {
-                desired: &desired,
-                host: &crate::host::machine(),
-                devices: &[],
-                rows: &BTreeMap::new(),
-                ledger: &ledger,
-                tries: &Tries::default(),
-                gone: &BTreeSet::new(),
-                busy,
-            });
-            report.runners[0].state.clone()
-        };
-        assert_eq!(state(&[runner].into()), ObservedState::Creating);
-        assert!(matches!(state(&BTreeSet::new()), ObservedState::Exited { .. }));
     }
 
     fn ledger(phase: MachinePhase) -> Ledger {
@@ -198,6 +149,27 @@ mod tests {
         let report = told(&ledger(MachinePhase::Up), &[], &[], &tries);
         let ObservedState::Exited { reason } = &report.runners[0].state else { panic!("{report:?}") };
         assert_eq!(reason.message, "a mount is left");
+    }
+
+    #[test]
+    fn a_machine_that_was_made_after_the_last_listing_is_not_told_as_vanished() {
+        let (set, ledger) = (
+            DesiredSet { epoch: 4, generation: 9, runners: Vec::new(), releasing: Vec::new() },
+            ledger(MachinePhase::Up),
+        );
+        let sources = Sources {
+            desired: &set,
+            host: &crate::host::machine(),
+            devices: &[],
+            rows: &BTreeMap::new(),
+            ledger: &ledger,
+            tries: &Tries::default(),
+            at_work: &BTreeSet::from([RunnerId::from_bits(1)]),
+            gone: &BTreeSet::new(),
+        };
+        assert_eq!(build(&sources).runners[0].state, ObservedState::Creating);
+        let later = Sources { at_work: &BTreeSet::new(), ..sources };
+        assert!(matches!(build(&later).runners[0].state, ObservedState::Exited { .. }));
     }
 
     #[test]

@@ -376,8 +376,8 @@ impl Main<'_> {
             rows: &rows,
             ledger: &ledger,
             tries: &self.tries,
+            at_work: &self.busy.runners,
             gone: &self.gone,
-            busy: &self.busy.runners,
         });
         self.report.send_if_modified(|last| {
             let new = last.as_deref() != Some(&report);

@@ -2,6 +2,7 @@
 
 use super::{Trouble, gone};
 use crate::app::App;
+use forgeyard_formats::plan::{PlanError, read_plan};
 use forgeyard_model::effect::EffectResult;
 use forgeyard_model::{ArtifactId, Explanation};
 
@@ -16,11 +17,13 @@ pub(super) async fn read(app: &App, id: ArtifactId) -> Result<EffectResult, Trou
         return Err(Trouble::Never(Explanation::new("plan.too_large", text)));
     }
     let bytes = app.blobs.get(artifact.digest, None).await?.bytes().await?;
-    let plan = forgeyard_formats::plan::read_plan(&bytes).map_err(|error| {
-        Trouble::Never(
-            Explanation::new("plan.unreadable", format!("the rendering cannot be read: {error}"))
+    let plan = read_plan(&bytes).map_err(|error| {
+        Trouble::Never(match error {
+            PlanError::UnknownOutput { .. } => Explanation::new("plan.unknown-output", error.to_string())
+                .fix("declare the output, or correct the name in `pin_subpackage`"),
+            _ => Explanation::new("plan.unreadable", format!("the rendering cannot be read: {error}"))
                 .with(artifact.digest.to_string()),
-        )
+        })
     })?;
     Ok(EffectResult::Plan { plan })
 }

@@ -5,12 +5,13 @@
 //! the channel, the packaged program run in it. Then every claim is checked, and the exit code says whether all held.
 
 mod example;
+mod place;
 mod report;
 mod repository;
 
 use crate::config::{FileConfig, HostSize};
 use crate::farm::{self, Farm, FarmOptions};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use forgeyard_api::client::{Client, HttpOptions};
 use forgeyard_api::people::PipelineView;
@@ -21,6 +22,7 @@ use forgeyard_model::delivery::DeliveryState;
 use forgeyard_model::forge::Person;
 use forgeyard_model::resources::Isolation;
 use forgeyard_model::{PipelineId, Secret};
+use place::Place;
 use repository::Repository;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +33,9 @@ const REPOSITORY: u64 = 5_000_000_001;
 const PERSON: u64 = 5_000_000_002;
 /// Longest time that one pipeline of the tour may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Longest time that machines may take to go when nothing is at work any more.
+const SETTLE: Duration = Duration::from_secs(90);
 
 /// Options of the tour.
 #[derive(Args, Clone)]
@@ -66,8 +71,20 @@ pub async fn run(args: TourArgs) -> Result<ExitCode> {
         (None, None) => bail!("no folder for the tour"),
     };
     let tour = Tour::start(&data, args.resume).await?;
-    let outcome = tour.carry(&args, started).await;
-    if args.keep {
+    let mut outcome = tokio::select! {
+        outcome = tour.carry(&args, started) => outcome,
+        () = farm::wait_for_signal() => Err(anyhow!("stopped by a signal")),
+    };
+    if outcome.is_err() {
+        outcome = match &temporary {
+            // Nobody comes back to a temporary folder, so no machine may be left to it.
+            Some(_) => tour.wind_down().await.and(outcome),
+            None => outcome.with_context(|| {
+                format!("the tour is not over; go on with `--data {} --resume`", data.display())
+            }),
+        };
+    }
+    if args.keep && outcome.is_ok() {
         println!(
             "The farm stays up: {}/  (token in {}). Ctrl-C ends it.",
             tour.farm.url,
@@ -135,22 +152,7 @@ fn person() -> Person {
 
 impl Tour {
     async fn start(data: &std::path::Path, resume: bool) -> Result<Self> {
-        let sources = farm::folder(&data.join("tour"))?;
-        let saved = sources.join("commits");
-        let repository = if resume && saved.is_file() {
-            let text = fs_err::read_to_string(&saved)?;
-            let (base, head) = text.trim().split_once(' ').context("the saved tour is damaged")?;
-            Repository { path: sources.join("repository.git"), base: base.to_owned(), head: head.to_owned() }
-        } else {
-            let made = repository::make(&sources, example::write)?;
-            fs_err::write(&saved, format!("{} {}\n", made.base, made.head))?;
-            made
-        };
-        let secret_file = sources.join("webhook.secret");
-        if !secret_file.is_file() {
-            fs_err::write(&secret_file, forgeyard_control::keys::new_token())?;
-        }
-        let secret = Secret::new(fs_err::read_to_string(&secret_file)?.trim());
+        let Place { repository, secret, listen } = Place::open(data, resume)?;
         let mut file = FileConfig { farm: Some("tour".to_owned()), ..FileConfig::default() };
         file.repositories.push(RepositoryConfig {
             forge: "github".parse()?,
@@ -172,7 +174,7 @@ impl Tour {
         let farm = farm::start(
             FarmOptions {
                 data: data.to_owned(),
-                listen: ([127, 0, 0, 1], 0).into(),
+                listen,
                 public_url: None,
                 database: "sqlite:".to_owned(),
                 tls: None,
@@ -188,6 +190,7 @@ impl Tour {
         let client = Client::new(&farm.url, Some(farm.admin.clone()), &HttpOptions::default())?;
         let http = reqwest::Client::new();
         println!("Farm:    {}/  (console; token in {})", farm.url, data.join("admin.token").display());
+        let sources = data.join("tour");
         Ok(Self { farm, client, http, secret, repository, sources })
     }
 
@@ -216,7 +219,39 @@ impl Tour {
                 .await?;
             further.push(self.follow(id).await?);
         }
-        report::print(&self.client, &self.farm, &first, &second, &further, started).await
+        let left = self.settle().await?;
+        let view = async |view: PipelineView| self.client.pipeline(view.pipeline.id).await;
+        let (first, second) = (view(first).await?, view(second).await?);
+        let seen = report::Seen { first: &first, second: &second, further: &further, left: &left };
+        report::print(&self.client, &self.farm, &seen, started).await
+    }
+
+    /// Waits until every machine is gone and every lease has ended. Answers what is still there after [`SETTLE`].
+    async fn settle(&self) -> Result<Vec<String>> {
+        let deadline = Instant::now() + SETTLE;
+        loop {
+            let runners = self.client.runners().await?.into_iter().filter(|runner| runner.state.live());
+            let leases = self.client.leases().await?.into_iter().filter(|lease| lease.state.live());
+            let mut left: Vec<String> = runners.map(|runner| runner.id.to_string()).collect();
+            left.extend(leases.map(|lease| lease.id.to_string()));
+            if left.is_empty() || Instant::now() > deadline {
+                return Ok(left);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Stops all that is at work and waits until its machines are gone.
+    async fn wind_down(&self) -> Result<()> {
+        for job in self.client.jobs().await?.into_iter().filter(|job| !job.state.ended()) {
+            // One that ended meanwhile is no trouble.
+            let _ = self.client.cancel(job.id).await;
+        }
+        let left = self.settle().await?;
+        if !left.is_empty() {
+            eprintln!("still there: {}", left.join(", "));
+        }
+        Ok(())
     }
 
     fn repository_is_open(&self) -> Result<bool> {

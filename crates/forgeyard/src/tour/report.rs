@@ -25,15 +25,21 @@ fn claim(text: impl Into<String>, held: bool) -> Claim {
     Claim { text: text.into(), held }
 }
 
+/// What the tour has seen.
+pub struct Seen<'s> {
+    /// The pull request.
+    pub first: &'s PipelineView,
+    /// The push after its merge.
+    pub second: &'s PipelineView,
+    /// Sources of others.
+    pub further: &'s [PipelineView],
+    /// Machines and leases that did not go.
+    pub left: &'s [String],
+}
+
 /// Prints the report. Answers whether everything held.
-pub async fn print(
-    client: &Client,
-    farm: &Farm,
-    first: &PipelineView,
-    second: &PipelineView,
-    further: &[PipelineView],
-    started: Instant,
-) -> Result<bool> {
+pub async fn print(client: &Client, farm: &Farm, seen: &Seen<'_>, started: Instant) -> Result<bool> {
+    let Seen { first, second, further, left } = *seen;
     let mut claims = Vec::new();
     println!("\n{}", table(&["stage", "time", "what happened"], &stages(first, second, further)));
     claims.push(claim(
@@ -58,6 +64,8 @@ pub async fn print(
     digests(client, farm, second, &mut claims).await?;
     devices(second, &mut claims);
     environment(second, &mut claims);
+    let what = if left.is_empty() { String::new() } else { format!("; still there: {}", left.join(", ")) };
+    claims.push(claim(format!("every machine is gone and every lease has ended{what}"), left.is_empty()));
     let held: f64 = second
         .leases
         .iter()
