@@ -12,6 +12,7 @@
 pub mod app;
 pub mod auth;
 pub mod clock;
+pub mod collector;
 pub mod console;
 pub mod core;
 pub mod effect;

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::core::{self, Core};
 use crate::http::people;
 use crate::keys::Keys;
-use crate::{effect, http, reader};
+use crate::{collector, effect, http, reader};
 use forgeyard_api::people::TokenRequest;
 use forgeyard_blobs::BlobStore;
 use forgeyard_db::Store;
@@ -138,6 +138,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
     let first_start = admin(&app).await?;
     tokio::spawn(effect::run(app.clone(), stop.clone()));
     tokio::spawn(reader::run(app.clone(), stop.clone()));
+    tokio::spawn(collector::run(app.clone(), stop.clone()));
     tokio::spawn(tick(app.clone(), stop.clone()));
     let lost = tokio::spawn(renew(Arc::clone(&options.store), epoch, stop.clone()));
     let serving = listen(app.clone(), options.listener, options.tls, stop.clone()).await?;

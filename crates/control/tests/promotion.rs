@@ -88,3 +88,36 @@ async fn pull_request_is_tested_and_says_why_it_is_not_promoted() {
     assert_eq!(Answer::of(index).await.status, 404);
     plane.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn collection_removes_what_no_record_names_and_nothing_else() {
+    use forgeyard_blobs::collect::Grace;
+    use forgeyard_control::collector::collect;
+    let repository = Repository::new();
+    let mut setup = Setup::new().with_source(&repository.source());
+    let plane = setup.start().await;
+    let mut site = Site::join(&plane).await;
+    let pipeline = plane.begin("push-1", &repository.pushed(&repository.head())).await;
+    let view = chain::drive(&plane, &mut site, pipeline).await;
+    assert_eq!(view.pipeline.state, PipelineState::Succeeded);
+    let orphan =
+        plane.app.blobs.put_bytes(b"uploaded, and refused before it was recorded").await.unwrap().digest;
+    let now = Grace { young: std::time::Duration::ZERO, buried: std::time::Duration::ZERO };
+    let later = Grace { young: std::time::Duration::from_secs(3600), ..now };
+    assert_eq!(collect(&plane.app, later).await.unwrap().buried, 0, "a young blob stays");
+    let mut deleted = 0;
+    for _ in 0..2 {
+        deleted += collect(&plane.app, now).await.unwrap().deleted;
+    }
+    assert!(deleted >= 1);
+    assert!(plane.app.blobs.stat(orphan).await.unwrap().is_none(), "the orphan is gone");
+    for artifact in &view.artifacts {
+        assert!(plane.app.blobs.verify(artifact.digest).await.is_ok(), "{} was lost", artifact.name);
+    }
+    let package = view.artifacts.iter().find(|artifact| artifact.kind == ArtifactKind::CondaPackage).unwrap();
+    assert!(!plane.client.statements(package.id).await.unwrap().is_empty(), "statements were lost");
+    for job in &view.jobs {
+        plane.client.log(job.id, 0).await.unwrap();
+    }
+    plane.stop().await;
+}

@@ -41,6 +41,10 @@ pub(crate) fn settled(tx: &mut Tx<'_>, id: EffectId, result: EffectResult) -> Re
         (Effect::FetchSource { pipeline }, EffectResult::Refused { reason }) => {
             refuse_plan(tx, pipeline, reason)?;
         }
+        // What is known of a superseded attempt's bytes neither helps nor harms the pipeline.
+        (Effect::ReadPlan { artifact, .. }, EffectResult::Plan { .. } | EffectResult::Refused { .. })
+        | (Effect::InspectPackage { artifact, .. }, EffectResult::Refused { .. })
+            if superseded(tx, artifact) => {}
         (Effect::ReadPlan { job, .. }, EffectResult::Plan { plan }) => planned(tx, job, &plan)?,
         (Effect::ReadPlan { job, .. }, EffectResult::Refused { reason }) => {
             let pipeline = tx.job(job)?.pipeline;
@@ -74,6 +78,11 @@ pub(crate) fn settled(tx: &mut Tx<'_>, id: EffectId, result: EffectResult) -> Re
         }
     }
     Ok(Reply::Done)
+}
+
+/// Whether a later attempt of the same job was accepted instead of the one that made this artifact.
+fn superseded(tx: &Tx<'_>, id: ArtifactId) -> bool {
+    tx.farm().artifacts.get(&id).is_some_and(|artifact| !completion::accepted(tx.farm(), artifact))
 }
 
 /// An effect did not come out; it is tried again after a growing pause.
@@ -192,7 +201,8 @@ fn inspected(tx: &mut Tx<'_>, id: ArtifactId, facts: PackageFacts) -> Result<(),
     let build = artifact.job;
     tx.event("PackageInspected", id, None, "inspected", Some(facts.stem()));
     tx.put(artifact);
-    if pipeline.state.ended() {
+    // A build that was run again has other bytes by now; tests that were decided for those must stay as they are.
+    if pipeline.state.ended() || superseded(tx, id) {
         return Ok(());
     }
     let Some(build) =
@@ -221,7 +231,10 @@ fn promoted(
     }
     // The last line of defence: whatever prepared the entries, untrusted bytes do not pass here.
     if let Some(entry) = entries.iter().find(|entry| !promotable(tx, entry, id)) {
-        let text = format!("{} does not come from a promotable artifact of this pipeline", entry.file_name);
+        let text = format!(
+            "{} does not come from a promotable artifact that this pipeline accepted",
+            entry.file_name
+        );
         return completion::fail(tx, id, Explanation::new("promotion.untrusted", text));
     }
     let mut channel = tx.farm().channels.get(&name).cloned().unwrap_or(Channel {
@@ -280,7 +293,10 @@ fn promoted(
 
 fn promotable(tx: &Tx<'_>, entry: &ChannelEntry, pipeline: PipelineId) -> bool {
     tx.farm().artifacts.get(&entry.artifact).is_some_and(|artifact| {
-        artifact.lane.promotable() && artifact.pipeline == pipeline && artifact.digest == entry.digest
+        artifact.lane.promotable()
+            && artifact.pipeline == pipeline
+            && artifact.digest == entry.digest
+            && completion::accepted(tx.farm(), artifact)
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! First in, first out. A job that finds no place keeps the reason, and does not stop the jobs behind it.
 
+use crate::farm::Farm;
 use crate::lifecycle::{DeviceEvent, JobEvent};
 use crate::tx::Tx;
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
@@ -10,10 +11,13 @@ use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Job, JobSpec, JobState};
 use forgeyard_model::lease::{Lease, LeaseState};
-use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Pool};
+use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Limit, Pool};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::Site;
-use forgeyard_model::{AttemptId, DeviceId, Explanation, Id, JobId, LeaseId, RunnerId, SiteId, deadline};
+use forgeyard_model::{
+    AttemptId, DeviceId, Explanation, FlavorName, Id, JobId, LeaseId, RunnerId, SiteId, deadline,
+};
+use std::collections::BTreeSet;
 
 /// A place for a job.
 struct Place<'a> {
@@ -23,36 +27,89 @@ struct Place<'a> {
     devices: Vec<DeviceId>,
 }
 
+/// What a search for a place depends on, besides the farm: two jobs that agree in it find the same place or none.
+#[derive(PartialEq)]
+struct Wish {
+    flavor: FlavorName,
+    gpu: Option<GpuRequest>,
+    needs: BTreeSet<Limit>,
+    isolation: Isolation,
+    avoid: BTreeSet<String>,
+}
+
+impl Wish {
+    fn of(farm: &Farm, job: &Job) -> Option<Self> {
+        let spec = job.spec.as_ref()?;
+        Some(Self {
+            flavor: spec.flavor.clone(),
+            gpu: spec.gpu.clone(),
+            needs: spec.needs.clone(),
+            isolation: isolation(farm, job),
+            avoid: job.avoid.clone(),
+        })
+    }
+
+    fn is_of(&self, farm: &Farm, job: &Job) -> bool {
+        job.spec.as_ref().is_some_and(|spec| {
+            self.flavor == spec.flavor
+                && self.gpu == spec.gpu
+                && self.needs == spec.needs
+                && self.avoid == job.avoid
+                && self.isolation == isolation(farm, job)
+        })
+    }
+}
+
+fn isolation(farm: &Farm, job: &Job) -> Isolation {
+    farm.pipelines.get(&job.pipeline).map_or(Isolation::Vm, |pipeline| pipeline.isolation)
+}
+
 /// Places every queued job that finds a place, in the order of the queue.
+///
+/// The queue may be long and is looked at after most inputs, so a job that stays where it is costs a comparison and no
+/// copy: a refusal holds for every later job with the same wish, since placing jobs only makes the farm fuller.
 pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
+    if tx.farm().index.queue.is_empty() {
+        return Ok(());
+    }
     let queue: Vec<JobId> = tx.farm().index.queue.iter().map(|(_, id)| *id).collect();
-    let mut full: Vec<(forgeyard_model::FlavorName, Explanation)> = Vec::new();
+    let mut refused: Vec<(Wish, Explanation)> = Vec::new();
     for id in queue {
-        let job = tx.job(id)?;
-        let Some(spec) = job.spec.clone() else { continue };
-        // One refusal for a flavor without devices holds for every later job of that flavor: the queue may be long.
-        let known = full.iter().find(|(flavor, _)| *flavor == spec.flavor && spec.gpu.is_none());
-        let found = match known {
-            Some((_, reason)) => Err(reason.clone()),
-            None => find(tx, &job, &spec),
-        };
-        match found {
-            Ok(place) => claim(tx, job, place)?,
-            Err(reason) => {
-                if spec.gpu.is_none() && known.is_none() {
-                    full.push((spec.flavor.clone(), reason.clone()));
-                }
+        let farm = tx.farm();
+        let Some(job) = farm.jobs.get(&id) else { continue };
+        if let Some((_, reason)) = refused.iter().find(|(wish, _)| wish.is_of(farm, job)) {
+            if !waits_for(job, reason) {
+                let (job, reason) = (job.clone(), reason.clone());
                 wait(tx, job, reason);
+            }
+            continue;
+        }
+        let Some(spec) = &job.spec else { continue };
+        match find(tx, job, spec) {
+            Ok(place) => {
+                let job = job.clone();
+                claim(tx, job, place)?;
+            }
+            Err(reason) => {
+                let wish = Wish::of(farm, job);
+                if !waits_for(job, &reason) {
+                    let (job, reason) = (job.clone(), reason.clone());
+                    wait(tx, job, reason);
+                }
+                refused.extend(wish.map(|wish| (wish, reason)));
             }
         }
     }
     Ok(())
 }
 
+fn waits_for(job: &Job, reason: &Explanation) -> bool {
+    job.waiting.as_ref().is_some_and(|known| known.code == reason.code)
+}
+
 /// Notes why a job waits; written only when the reason is another one than before.
 fn wait(tx: &mut Tx<'_>, mut job: Job, reason: Explanation) {
-    let same = job.waiting.as_ref().is_some_and(|known| known.code == reason.code);
-    if !same {
+    if !waits_for(&job, &reason) {
         tx.event("JobWaits", job.id, Some("queued"), "queued", Some(reason.message.clone()));
         job.waiting = Some(reason);
         tx.put(job);
@@ -72,7 +129,7 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
         Explanation::new("queue.no_flavor", format!("flavor {} is not configured", spec.flavor))
             .fix("declare it in forgeyard.toml")
     })?;
-    let isolation = farm.pipelines.get(&job.pipeline).map_or(Isolation::Vm, |pipeline| pipeline.isolation);
+    let isolation = isolation(farm, job);
     let mut reasons = Vec::new();
     for pool in config.pools.iter().filter(|pool| pool.flavors.contains(&flavor.name)) {
         if pool.isolation < isolation {

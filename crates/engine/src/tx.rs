@@ -31,8 +31,10 @@ pub struct Tx<'a> {
     /// Circumstances.
     pub ctx: &'a Ctx<'a>,
     undo: Vec<Undo>,
-    order: Vec<(&'static str, String)>,
-    written: BTreeMap<(&'static str, String), Row>,
+    /// Rows in the order in which they were first written.
+    rows: Vec<Row>,
+    /// Where each row lies in `rows`.
+    written: BTreeMap<(&'static str, String), usize>,
     events: Vec<EventRecord>,
     usage: Vec<UsageFact>,
     touched_sites: BTreeSet<SiteId>,
@@ -61,7 +63,7 @@ impl<'a> Tx<'a> {
             farm,
             ctx,
             undo: Vec::new(),
-            order: Vec::new(),
+            rows: Vec::new(),
             written: BTreeMap::new(),
             events: Vec::new(),
             usage: Vec::new(),
@@ -99,17 +101,20 @@ impl<'a> Tx<'a> {
         E::Key: Send + 'static,
     {
         let key = row.key();
-        let known = E::table(self.farm).get(&key).map(Entity::generation);
-        row.set_generation(known.unwrap_or(0) + 1);
+        let known = E::table(self.farm).get(&key).map_or(0, Entity::generation);
+        row.set_generation(known + 1);
         let stored: Row = row.clone().into();
         let place = (stored.kind(), stored.key());
-        // A row written twice in one decision is stored once, with the generation after the stored one.
-        if let Some(earlier) = self.written.get(&place) {
-            row.set_generation(earlier.generation());
-        }
-        let stored: Row = row.clone().into();
-        if self.written.insert(place.clone(), stored).is_none() {
-            self.order.push(place);
+        match self.written.get(&place).and_then(|at| self.rows.get_mut(*at)) {
+            // A row written twice in one decision is stored once, with the generation after the stored one.
+            Some(earlier) => {
+                row.set_generation(known);
+                *earlier = row.clone().into();
+            }
+            None => {
+                self.written.insert(place, self.rows.len());
+                self.rows.push(stored);
+            }
         }
         let before = self.farm.place(row);
         self.undo.push(match before {
@@ -370,7 +375,7 @@ impl<'a> Tx<'a> {
 
     /// Whether this decision wrote anything.
     pub fn changed(&self) -> bool {
-        !self.written.is_empty() || !self.events.is_empty() || !self.usage.is_empty()
+        !self.rows.is_empty() || !self.events.is_empty() || !self.usage.is_empty()
     }
 
     /// Ends the decision and answers what to write.
@@ -381,8 +386,6 @@ impl<'a> Tx<'a> {
                 self.put(row);
             }
         }
-        let written = &mut self.written;
-        let rows = self.order.iter().filter_map(|place| written.remove(place)).collect();
         Commit {
             journal: JournalEntry {
                 seq: self.ctx.seq,
@@ -392,7 +395,7 @@ impl<'a> Tx<'a> {
                 by: self.ctx.by.clone(),
                 input,
             },
-            rows,
+            rows: self.rows,
             events: self.events,
             usage: self.usage,
         }

@@ -57,6 +57,7 @@ fn a_tour_that_is_killed_at_any_moment_ends_as_if_it_had_not_been() {
         return;
     }
     let seed = setting("FORGEYARD_SEED").unwrap_or_else(|| {
+        #[allow(clippy::disallowed_methods, reason = "a seed that is printed")]
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos().into()
     });
     let kills = setting("FORGEYARD_KILLS").unwrap_or(10);

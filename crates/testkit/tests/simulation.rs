@@ -17,7 +17,7 @@ fn no_invariant_breaks_in_ten_thousand_seeded_steps() {
 #[test]
 fn every_planted_bug_is_caught() {
     for bug in Bug::ALL {
-        let caught = (0..40).find_map(|seed| run(Settings { seed, steps: 2_000, bug: Some(bug) }).broken);
+        let caught = (0..40).find_map(|seed| run(Settings { seed, steps: 4_000, bug: Some(bug) }).broken);
         assert!(caught.is_some(), "{bug:?} was not caught by any of 40 seeds");
         println!(
             "{bug:?}: {}",

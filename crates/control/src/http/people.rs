@@ -379,7 +379,7 @@ async fn explain_access(
 
 /// What the gate would say.
 pub fn ask_gate(app: &App, question: &AccessQuestion) -> forgeyard_model::access::Decision {
-    ask(&app.config(), question)
+    ask(app.config(), question)
 }
 
 /// What the gate would say under this configuration.

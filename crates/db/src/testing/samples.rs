@@ -15,7 +15,7 @@ use forgeyard_model::job::{Hold, Job, JobKind, JobSpec, JobState, Step};
 use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
 use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
-use forgeyard_model::resources::DeviceKind;
+use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot, Isolation};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::{HostFacts, Site};
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
@@ -246,6 +246,7 @@ impl Samples {
                 author: number.is_multiple_of(2).then_some(person),
             },
             lane: pick(number, vec![Lane::ForkPr, Lane::SameRepoPr, Lane::Protected]),
+            isolation: Isolation::SharedKernel,
             allowed_by: vec!["rule".to_owned()],
             file: number.is_multiple_of(2).then(Default::default),
             source: (number % 2 == 1).then(|| SourceRecord {
@@ -254,6 +255,7 @@ impl Samples {
                 commit: "a".repeat(40),
                 pipeline_file_commit: "b".repeat(40),
             }),
+            outputs: [("a".to_owned(), self.id())].into(),
             state: PipelineState::Running,
             not_promoted: None,
             channel: None,
@@ -317,9 +319,22 @@ impl Samples {
             provider: parsed("sandbox"),
             flavor: parsed("small"),
             image: parsed("host"),
+            shape: Flavor {
+                name: parsed("small"),
+                cpu_millis: 1000,
+                memory_mib: 512,
+                disk_mib: 512,
+                processes: 64,
+                time_limit_seconds: 60,
+                gpu: None,
+                network: false,
+            },
+            boots: Image { name: parsed("host"), root: ImageRoot::Host { allow: vec!["/opt/x".to_owned()] } },
             attempt,
             state: RunnerState::Requested,
             requested_at: self.at(),
+            seen_at: None,
+            unwanted_from: 7,
             ready_at: None,
             since: self.at(),
             deadline: None,
@@ -403,6 +418,7 @@ impl Samples {
             job: None,
             attempt: None,
             lane: pipeline.lane,
+            package: None,
             stored_at: self.at(),
             generation: 1,
         }

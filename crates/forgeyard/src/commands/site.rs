@@ -116,7 +116,7 @@ pub fn list(status: &Status) -> String {
             vec![site.id.to_string(), site.name.clone(), state.to_owned(), heard, offers]
         })
         .collect();
-    let none = "no site has joined; start one with `forgeyard site run`, or `forgeyard up` for a farm on this machine";
+    let none = "no site has joined; start one with `forgeyard site run`, or a whole farm with `forgeyard up`";
     table_or(none, &["site", "name", "state", "heard", "offers"], &rows)
 }
 

@@ -34,8 +34,18 @@ pub struct Agent {
 impl Agent {
     /// An agent that begins.
     pub fn new(attempt: AttemptId, runner: RunnerId, rng: &mut Rng) -> Self {
-        let (nonce, fails) = (rng.next().to_string(), rng.next() % 100);
+        let (nonce, fails) = (rng.next_u64().to_string(), rng.next_u64() % 100);
         Self { attempt, runner, nonce, fence: 0, stage: Stage::Redeem, fails }
+    }
+
+    /// Another agent with a copy of the same token.
+    pub fn thief(&self, rng: &mut Rng) -> Self {
+        Self::new(self.attempt, self.runner, rng)
+    }
+
+    /// Whether it has nothing more to say.
+    pub fn over(&self) -> bool {
+        self.stage == Stage::Over
     }
 
     /// What it says next; `None` when it is over.
@@ -53,7 +63,7 @@ impl Agent {
             Stage::Finish => Input::AttemptFinished {
                 attempt,
                 fence,
-                facts: Box::new(self.facts()),
+                facts: Box::new(self.facts(control)),
                 hits: Vec::new(),
                 tail: Vec::new(),
             },
@@ -76,7 +86,10 @@ impl Agent {
     }
 
     /// Facts that carry the machine's own name, so that a result under another attempt is seen.
-    fn facts(&self) -> ExitFacts {
+    fn facts(&self, control: &Control) -> ExitFacts {
+        let attempt = control.farm.attempts.get(&self.attempt);
+        let spec = attempt.and_then(|row| control.farm.jobs.get(&row.job)).and_then(|job| job.spec.as_ref());
+        let subject = spec.and_then(|spec| spec.subject.as_ref());
         let step = StepFacts {
             name: "work".to_owned(),
             started_at: Default::default(),
@@ -93,6 +106,7 @@ impl Agent {
                 touched: true,
                 evidence: vec!["simulated".to_owned()],
             }),
+            installed: subject.map(|it| (it.file_name.clone(), it.digest.to_string())).into_iter().collect(),
             metrics: [("machine".to_owned(), machine)].into(),
             ..ExitFacts::default()
         }
@@ -110,7 +124,18 @@ impl Agent {
         match answer {
             // No answer: it asks again later.
             None => {}
-            Some(Ok(_)) => self.advance(control, rng),
+            Some(Ok(_)) => {
+                if self.stage != Stage::Redeem {
+                    control.believe(self.attempt, &self.nonce);
+                }
+                self.advance(control, rng);
+            }
+            // The planted bug: whoever checks tokens does not look at the nonce.
+            Some(Err(refusal))
+                if refusal.kind == RefusalKind::Forbidden && control.bug == Some(Bug::ShareToken) =>
+            {
+                self.advance(control, rng);
+            }
             Some(Err(refusal)) if refusal.kind == RefusalKind::Superseded => {
                 if control.bug == Some(Bug::AcceptSuperseded) {
                     self.force(control, rng);
@@ -142,7 +167,7 @@ impl Agent {
         let live = job.and_then(|job| control.farm.jobs.get(&job)).and_then(|job| job.state.attempt());
         let Some(current) = live.and_then(|id| control.farm.attempts.get(&id)) else { return };
         let (attempt, fence) = (current.id, current.fence);
-        let facts = Box::new(self.facts());
+        let facts = Box::new(self.facts(control));
         let _ = control
             .give(Input::AttemptFinished { attempt, fence, facts, hits: Vec::new(), tail: Vec::new() }, rng);
     }

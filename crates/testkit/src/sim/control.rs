@@ -1,51 +1,24 @@
 //! The *simulated* control plane around the real engine: it decides, stores, answers, crashes and reads back.
 
 use super::Bug;
+use super::store::Store;
 use crate::build;
 use crate::rng::Rng;
+use forgeyard_engine::completion::accepted;
 use forgeyard_engine::decide::decide;
 use forgeyard_engine::{Ctx, Farm};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::channel::ChannelEntry;
-use forgeyard_model::commit::{Commit, Row};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::environment::EnvironmentState;
-use forgeyard_model::input::{Input, JournalEntry, Refusal, Reply};
+use forgeyard_model::input::{Input, Refusal, Reply};
 use forgeyard_model::package::{PackageFacts, PackageTest};
 use forgeyard_model::plan::{PipelineFile, PlannedOutput, RenderedPlan};
-use forgeyard_model::{ArtifactId, Digest, EffectId, Explanation, Id, Timestamp};
+use forgeyard_model::{ArtifactId, AttemptId, Digest, EffectId, Explanation, Id, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A *simulated* database: rows by key, with the constraints of the real schema.
-#[derive(Debug, Default)]
-pub struct Store {
-    /// Rows by kind and key.
-    pub rows: BTreeMap<(&'static str, String), Row>,
-    /// The journal.
-    pub journal: Vec<JournalEntry>,
-}
-
-impl Store {
-    /// Stores a commit, or says which constraint it breaks.
-    fn apply(&mut self, commit: &Commit) -> Result<(), String> {
-        for row in &commit.rows {
-            let place = (row.kind(), row.key());
-            let known = self.rows.get(&place).map_or(0, Row::generation);
-            if row.generation() != known + 1 {
-                return Err(format!("{} {}: generation {} over {known}", place.0, place.1, row.generation()));
-            }
-            self.rows.insert(place, row.clone());
-        }
-        if commit.journal.seq != self.journal.last().map_or(0, |entry| entry.seq) + 1 {
-            return Err(format!("journal entry {} out of order", commit.journal.seq));
-        }
-        self.journal.push(commit.journal.clone());
-        Ok(())
-    }
-}
 
 /// What becomes of one call to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,10 +45,18 @@ pub struct Control {
     pub now: Timestamp,
     /// The planted bug.
     pub bug: Option<Bug>,
-    /// Something that the store refused: always a broken invariant.
+    /// A broken invariant that was seen while something happened.
     pub broken: Option<String>,
     /// GUIDs that were acknowledged.
     pub acknowledged: BTreeSet<String>,
+    /// GUIDs that were acknowledged since the last check.
+    pub newly_acknowledged: Vec<String>,
+    /// The agent, by its nonce, that was believed about an attempt.
+    believed: BTreeMap<AttemptId, String>,
+    /// Restarts so far.
+    restarts: u64,
+    /// Under a planted bug: it dies only after the site heard of what was not stored.
+    pub dying: bool,
     /// GUIDs of untrusted events.
     pub untrusted: BTreeSet<String>,
 }
@@ -94,6 +75,10 @@ impl Control {
             bug,
             broken: None,
             acknowledged: BTreeSet::new(),
+            newly_acknowledged: Vec::new(),
+            believed: BTreeMap::new(),
+            restarts: 0,
+            dying: false,
             untrusted: BTreeSet::new(),
         };
         let _ = control.give(Input::FarmStarted { epoch: 1 }, rng);
@@ -128,9 +113,10 @@ impl Control {
             if self.bug == Some(Bug::ForgetRow) && commit.rows.len() > 2 && rng.chance(2) {
                 commit.rows.remove(rng.below(commit.rows.len()));
             }
-            if let Err(broken) = self.store.apply(&commit) {
-                self.broken.get_or_insert(broken);
+            if let Err(broken) = self.store.apply(commit) {
+                self.breaks(format!("the store refused a commit: {broken}"));
             }
+            (self.store.rows.epoch, self.store.rows.resumed_at) = (self.farm.epoch, self.farm.resumed_at);
         }
         Ok(decided.reply)
     }
@@ -141,7 +127,11 @@ impl Control {
             Fate::Answered => Some(self.give(input, rng)),
             Fate::DiesBefore => {
                 self.decide_only(input, rng);
-                self.restart(rng);
+                if self.bug == Some(Bug::TouchBeforeLease) {
+                    self.dying = true;
+                } else {
+                    self.restart(rng);
+                }
                 None
             }
             Fate::DiesAfter => {
@@ -155,8 +145,39 @@ impl Control {
     /// Dies and comes back with what is stored.
     pub fn restart(&mut self, rng: &mut Rng) {
         let epoch = self.farm.epoch + 1;
-        self.farm = Farm::load(self.store.rows.values().cloned());
+        self.farm = self.store.load();
+        self.restarts += 1;
+        // Indexes that grew with the rows must be those that loading makes. Dear, and a difference stays: a sample
+        // finds it.
+        if self.restarts % 8 == 1 {
+            (self.farm.epoch, self.farm.resumed_at) = (self.store.rows.epoch, self.store.rows.resumed_at);
+            if self.farm != self.store.rows {
+                self.breaks("what is read back differs from what was stored".to_owned());
+            }
+        }
         let _ = self.give(Input::FarmStarted { epoch }, rng);
+    }
+
+    /// Notes a broken invariant; the first one counts.
+    pub fn breaks(&mut self, text: String) {
+        self.broken.get_or_insert(text);
+    }
+
+    /// Notes that a delivery was acknowledged.
+    pub fn acknowledge(&mut self, guid: String) {
+        self.newly_acknowledged.push(guid.clone());
+        self.acknowledged.insert(guid);
+    }
+
+    /// Notes whose word about an attempt was taken. One attempt has one agent.
+    pub fn believe(&mut self, attempt: AttemptId, nonce: &str) {
+        match self.believed.get(&attempt) {
+            Some(known) if known != nonce => {
+                self.breaks(format!("two agents were believed about {attempt}"));
+            }
+            Some(_) => {}
+            None => drop(self.believed.insert(attempt, nonce.to_owned())),
+        }
     }
 
     /// Effects that are due.
@@ -201,9 +222,14 @@ impl Control {
                 EffectResult::Package { facts: Box::new(facts_of(artifact.name.trim_end_matches(".conda"))) }
             }
             Effect::Promote { pipeline, .. } => {
-                let entries = self.farm.artifacts_of(*pipeline).filter(|artifact| artifact.package.is_some());
+                // Whatever prepares the entries may be wrong now and then; the engine has the last word.
+                let careless = rng.chance(20);
+                let packages = self.farm.artifacts_of(*pipeline).filter(|artifact| {
+                    artifact.kind == ArtifactKind::CondaPackage
+                        && (careless || accepted(&self.farm, artifact))
+                });
                 EffectResult::Promotion {
-                    entries: entries.map(|artifact| entry(artifact, self.now)).collect(),
+                    entries: packages.map(|artifact| entry(artifact, self.now)).collect(),
                 }
             }
             Effect::MakeEnvironment { .. } => EffectResult::Environment {
@@ -232,7 +258,7 @@ fn plan_of(bits: u128) -> EffectResult {
         together_with: BTreeSet::new(),
         variant: BTreeMap::new(),
     };
-    let first: &[&str] = if bits % 13 == 0 { &["b"] } else { &[] };
+    let first: &[&str] = if bits.is_multiple_of(13) { &["b"] } else { &[] };
     EffectResult::Plan { plan: RenderedPlan { outputs: vec![output("a", first), output("b", &["a"])] } }
 }
 

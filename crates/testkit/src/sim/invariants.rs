@@ -1,34 +1,78 @@
 //! What must always be true, checked after every step.
+//!
+//! A row can only change by being written, and the store notes what is written. So a step is checked by looking at the
+//! rows that it wrote, at what is live, and at what the simulated hardware does; every so often everything is walked
+//! through, and memory is compared with what is stored, which finds whatever changed without being written.
 
 use super::control::Control;
 use super::site::{Site, device_id};
+use super::store::Touched;
 use forgeyard_engine::Farm;
-use forgeyard_model::commit::Row;
+use forgeyard_model::attempt::Attempt;
 use forgeyard_model::device::DeviceState;
-use forgeyard_model::job::JobState;
+use forgeyard_model::job::{Job, JobState};
+use forgeyard_model::lease::Lease;
+use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::runner::Runner;
+use forgeyard_model::verdict::Outcome;
 use std::collections::BTreeMap;
 
-/// Checks everything; the text names the broken invariant.
-pub fn check(control: &Control, site: &Site, deep: bool) -> Result<(), String> {
-    if let Some(broken) = &control.broken {
-        return Err(format!("the store refused a commit: {broken}"));
-    }
-    one_lease_per_device(&control.farm)?;
-    one_attempt_per_job(&control.farm)?;
-    results_belong_to_their_machine(&control.farm)?;
-    hardware_agrees(control, site)?;
-    only_trusted_bytes_are_published(control)?;
-    acknowledged_is_stored(control)?;
-    everything_that_moves_has_a_deadline(&control.farm)?;
-    if deep {
-        memory_equals_store(control)?;
-    }
-    Ok(())
+/// How much a check looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// What was written since the last check, and what is live.
+    Written,
+    /// Every row, and whether memory is what is stored.
+    Everything,
 }
 
-fn one_lease_per_device(farm: &Farm) -> Result<(), String> {
+/// Checks what must hold; the text names the broken invariant.
+pub fn check(control: &mut Control, site: &Site, depth: Depth) -> Result<(), String> {
+    let touched = std::mem::take(&mut control.store.touched);
+    let acknowledged = std::mem::take(&mut control.newly_acknowledged);
+    if let Some(broken) = &control.broken {
+        return Err(broken.clone());
+    }
+    hardware_agrees(control, site)?;
+    let farm = &control.farm;
+    one_lease_per_device(farm, farm.index.live_leases.iter().filter_map(|(_, id)| farm.leases.get(id)))?;
+    match depth {
+        Depth::Written => {
+            rows_that_were_written(farm, &touched)?;
+            if touched.channels {
+                only_trusted_bytes_are_published(control)?;
+            }
+            acknowledged_is_stored(control, acknowledged.iter())
+        }
+        Depth::Everything => {
+            one_lease_per_device(farm, farm.leases.values().filter(|lease| lease.state.live()))?;
+            farm.jobs.values().try_for_each(|job| one_attempt_per_job(farm, job))?;
+            farm.attempts.values().try_for_each(attempt)?;
+            farm.runners.values().try_for_each(runner)?;
+            farm.leases.values().try_for_each(lease)?;
+            farm.pipelines.values().try_for_each(pipeline)?;
+            only_trusted_bytes_are_published(control)?;
+            acknowledged_is_stored(control, control.acknowledged.iter())?;
+            memory_equals_store(control)
+        }
+    }
+}
+
+fn rows_that_were_written(farm: &Farm, touched: &Touched) -> Result<(), String> {
+    touched
+        .jobs
+        .iter()
+        .filter_map(|id| farm.jobs.get(id))
+        .try_for_each(|job| one_attempt_per_job(farm, job))?;
+    touched.attempts.iter().filter_map(|id| farm.attempts.get(id)).try_for_each(attempt)?;
+    touched.runners.iter().filter_map(|id| farm.runners.get(id)).try_for_each(runner)?;
+    touched.leases.iter().filter_map(|id| farm.leases.get(id)).try_for_each(lease)?;
+    touched.pipelines.iter().filter_map(|id| farm.pipelines.get(id)).try_for_each(pipeline)
+}
+
+fn one_lease_per_device<'a>(farm: &Farm, live: impl Iterator<Item = &'a Lease>) -> Result<(), String> {
     let mut holder = BTreeMap::new();
-    for lease in farm.leases.values().filter(|lease| lease.state.live()) {
+    for lease in live {
         for device in &lease.devices {
             if let Some(other) = holder.insert(*device, lease.id) {
                 return Err(format!("{device} is leased twice: by {other} and by {}", lease.id));
@@ -50,48 +94,57 @@ fn one_lease_per_device(farm: &Farm) -> Result<(), String> {
     Ok(())
 }
 
-fn one_attempt_per_job(farm: &Farm) -> Result<(), String> {
-    let mut live = BTreeMap::new();
-    for attempt in farm.attempts.values().filter(|attempt| attempt.state.live()) {
-        if let Some(other) = live.insert(attempt.job, attempt.id) {
-            return Err(format!("{} has two live attempts: {other} and {}", attempt.job, attempt.id));
-        }
+fn one_attempt_per_job(farm: &Farm, job: &Job) -> Result<(), String> {
+    let of = farm.index.attempts_of.get(&job.id).into_iter().flatten();
+    let mut live = of.filter_map(|id| farm.attempts.get(id)).filter(|row| row.state.live()).map(|row| row.id);
+    let (first, second) = (live.next(), live.next());
+    if let (Some(first), Some(second)) = (first, second) {
+        return Err(format!("{} has two live attempts: {first} and {second}", job.id));
     }
-    for job in farm.jobs.values() {
-        match (job.state.attempt(), live.get(&job.id)) {
-            (Some(named), Some(found)) if named == *found => {}
-            (None, None) => {}
-            (named, found) => {
-                return Err(format!("{} is {}: names {named:?}, has {found:?}", job.id, job.state.name()));
-            }
-        }
+    let named = job.state.attempt();
+    if named != first {
+        return Err(format!("{} is {}: names {named:?}, has {first:?}", job.id, job.state.name()));
     }
     Ok(())
 }
 
-fn results_belong_to_their_machine(farm: &Farm) -> Result<(), String> {
-    for attempt in farm.attempts.values() {
-        let Some(machine) = attempt.facts.as_ref().and_then(|facts| facts.metrics.get("machine")) else {
-            continue;
-        };
-        if machine.value != attempt.runner.to_string() {
-            return Err(format!("{} took the result of {}, another machine", attempt.id, machine.value));
-        }
+/// A result belongs to its machine, and what moves has a deadline.
+fn attempt(row: &Attempt) -> Result<(), String> {
+    let machine = row.facts.as_ref().and_then(|facts| facts.metrics.get("machine"));
+    if let Some(machine) = machine.filter(|machine| machine.value != row.runner.to_string()) {
+        return Err(format!("{} took the result of {}, another machine", row.id, machine.value));
     }
-    Ok(())
+    moves(row.state.live(), row.deadline.is_some(), row.id)
+}
+
+fn runner(row: &Runner) -> Result<(), String> {
+    moves(row.state.live(), row.deadline.is_some(), row.id)
+}
+
+fn lease(row: &Lease) -> Result<(), String> {
+    moves(row.state.live(), row.deadline.is_some(), row.id)
+}
+
+fn pipeline(row: &Pipeline) -> Result<(), String> {
+    moves(!row.state.ended(), row.deadline.is_some(), row.id)
+}
+
+fn moves(moves: bool, has_deadline: bool, id: impl std::fmt::Display) -> Result<(), String> {
+    if moves && !has_deadline { Err(format!("{id} moves and has no deadline")) } else { Ok(()) }
 }
 
 fn hardware_agrees(control: &Control, site: &Site) -> Result<(), String> {
-    if let Some(device) = site.doubly_used() {
-        return Err(format!("two machines use {device}"));
+    if let Some(trouble) = site.trouble() {
+        return Err(trouble);
     }
     let Some(id) = site.id else { return Ok(()) };
     for (runner, machine) in &site.machines {
         for key in &machine.devices {
             let device = device_id(id, key);
-            let row = machine.lease.and_then(|lease| control.store.rows.get(&("lease", lease.to_string())));
-            let stored = matches!(row, Some(Row::Lease(lease)) if lease.runner == *runner
-                && lease.devices.contains(&device) && lease.state.live());
+            let row = machine.lease.and_then(|lease| control.store.rows.leases.get(&lease));
+            let stored = row.is_some_and(|lease| {
+                lease.runner == *runner && lease.devices.contains(&device) && lease.state.live()
+            });
             if !stored {
                 return Err(format!("{runner} uses {key} without a live lease in the store"));
             }
@@ -101,45 +154,35 @@ fn hardware_agrees(control: &Control, site: &Site) -> Result<(), String> {
 }
 
 fn only_trusted_bytes_are_published(control: &Control) -> Result<(), String> {
-    for channel in control.farm.channels.values() {
-        for entry in &channel.entries {
-            let Some(pipeline) = control.farm.pipelines.get(&entry.pipeline) else {
-                return Err(format!("{} is published by an unknown pipeline", entry.file_name));
-            };
-            if control.untrusted.contains(&pipeline.delivery) {
-                return Err(format!("{} is published from an untrusted event", entry.file_name));
-            }
+    let farm = &control.farm;
+    for entry in farm.channels.values().flat_map(|channel| &channel.entries) {
+        let name = &entry.file_name;
+        let Some(pipeline) = farm.pipelines.get(&entry.pipeline) else {
+            return Err(format!("{name} is published by an unknown pipeline"));
+        };
+        if control.untrusted.contains(&pipeline.delivery) {
+            return Err(format!("{name} is published from an untrusted event"));
+        }
+        let artifact = farm.artifacts.get(&entry.artifact).filter(|row| row.digest == entry.digest);
+        let maker = artifact.and_then(|row| row.attempt).and_then(|id| farm.attempts.get(&id));
+        if maker.is_none_or(|attempt| attempt.outcome != Some(Outcome::Succeeded)) {
+            return Err(format!("{name} is published, and no attempt that succeeded made it"));
         }
     }
     Ok(())
 }
 
-fn acknowledged_is_stored(control: &Control) -> Result<(), String> {
-    let lost = control
-        .acknowledged
-        .iter()
-        .find(|guid| !control.store.rows.contains_key(&("delivery", (*guid).clone())));
+fn acknowledged_is_stored<'a>(
+    control: &Control,
+    mut guids: impl Iterator<Item = &'a String>,
+) -> Result<(), String> {
+    let lost = guids.find(|guid| !control.store.rows.deliveries.contains_key(*guid));
     lost.map_or(Ok(()), |guid| Err(format!("delivery {guid} was acknowledged and is not stored")))
 }
 
-fn everything_that_moves_has_a_deadline(farm: &Farm) -> Result<(), String> {
-    let attempt = farm.attempts.values().find(|row| row.state.live() && row.deadline.is_none());
-    let runner = farm.runners.values().find(|row| row.state.live() && row.deadline.is_none());
-    let lease = farm.leases.values().find(|row| row.state.live() && row.deadline.is_none());
-    let pipeline = farm.pipelines.values().find(|row| !row.state.ended() && row.deadline.is_none());
-    let found = attempt.map(|row| row.id.to_string());
-    let found = found.or(runner.map(|row| row.id.to_string()));
-    let found = found.or(lease.map(|row| row.id.to_string()));
-    let found = found.or(pipeline.map(|row| row.id.to_string()));
-    found.map_or(Ok(()), |id| Err(format!("{id} moves and has no deadline")))
-}
-
-/// What is stored, read back, is what is in memory.
+/// What is stored is what is in memory.
 fn memory_equals_store(control: &Control) -> Result<(), String> {
-    let mut loaded = Farm::load(control.store.rows.values().cloned());
-    loaded.epoch = control.farm.epoch;
-    loaded.resumed_at = control.farm.resumed_at;
-    if loaded == control.farm {
+    if control.store.rows == control.farm {
         Ok(())
     } else {
         Err("what is stored differs from what is in memory".to_owned())
@@ -152,9 +195,6 @@ pub fn at_rest(control: &Control, site: &Site) -> Result<(), String> {
     if let Some(guid) = farm.index.unread.iter().next() {
         return Err(format!("delivery {guid} was stored and never read"));
     }
-    if let Some(job) = farm.jobs.values().find(|job| !matches!(job.state, JobState::Ended { .. })) {
-        return Err(format!("{} ({}) is lost: still {}", job.id, job.key, job.state.name()));
-    }
     if let Some(id) = farm.index.live_pipelines.iter().next() {
         return Err(format!("{id} never ended"));
     }
@@ -163,6 +203,9 @@ pub fn at_rest(control: &Control, site: &Site) -> Result<(), String> {
     }
     if let Some((_, id)) = farm.index.live_leases.iter().next() {
         return Err(format!("{id} never ended"));
+    }
+    if let Some(job) = farm.jobs.values().find(|job| !matches!(job.state, JobState::Ended { .. })) {
+        return Err(format!("{} ({}) is lost: still {}", job.id, job.key, job.state.name()));
     }
     if let Some(id) = site.machines.keys().next() {
         return Err(format!("the machine of {id} is left behind"));

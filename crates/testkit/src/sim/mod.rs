@@ -12,6 +12,7 @@ mod control;
 pub mod invariants;
 mod run;
 mod site;
+mod store;
 
 pub use run::{Report, Settings, run};
 
@@ -36,11 +37,19 @@ pub enum Bug {
     LoseDelivery,
     /// A site that restarts forgets its machines instead of adopting them.
     ForgetMachines,
+    /// A one-shot token serves whoever brings it, as often as it is brought.
+    ShareToken,
+    /// A report about an earlier control plane's wishes is taken as one about today's.
+    AcceptOldEpoch,
+    /// A site gives devices back without resetting them.
+    SkipReset,
+    /// A site acts on wishes that were replaced by later ones.
+    ObeyOldWishes,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 9] = [
+    pub const ALL: [Bug; 13] = [
         Bug::AcknowledgeBeforePersist,
         Bug::TouchBeforeLease,
         Bug::ReleaseBeforeGone,
@@ -50,5 +59,9 @@ impl Bug {
         Bug::LaunderLane,
         Bug::LoseDelivery,
         Bug::ForgetMachines,
+        Bug::ShareToken,
+        Bug::AcceptOldEpoch,
+        Bug::SkipReset,
+        Bug::ObeyOldWishes,
     ];
 }

@@ -1,6 +1,8 @@
 //! One run: a seed, a number of steps, a report.
 
+use super::agent::Agent;
 use super::control::{Control, Fate};
+use super::invariants::Depth;
 use super::site::Site;
 use super::{Bug, invariants};
 use crate::build;
@@ -36,6 +38,8 @@ pub struct Report {
     pub pipelines: usize,
     /// Attempts made.
     pub attempts: usize,
+    /// Leases claimed.
+    pub leases: usize,
     /// Crashes of the control plane.
     pub crashes: u64,
     /// Packages published.
@@ -53,6 +57,8 @@ struct Run {
     sent: BTreeMap<String, ForgeEvent>,
     /// Messages that the network may deliver once more.
     echoes: Vec<Input>,
+    /// Agents with copied tokens.
+    thieves: Vec<Agent>,
     report: Report,
 }
 
@@ -67,13 +73,13 @@ pub fn run(settings: Settings) -> Report {
         mail: Vec::new(),
         sent: BTreeMap::new(),
         echoes: Vec::new(),
+        thieves: Vec::new(),
         report: Report::default(),
     };
     for step in 0..settings.steps {
         run.step();
         run.report.steps = step + 1;
-        // Reading everything back is dear; a sample finds a difference soon enough, since it stays.
-        if let Err(broken) = invariants::check(&run.control, &run.site, step % 64 == 0) {
+        if let Err(broken) = run.check(step) {
             return run.end(Some((step, broken)));
         }
     }
@@ -87,13 +93,20 @@ impl Run {
         self.report.decisions = self.control.store.journal.len() as u64;
         self.report.pipelines = self.control.farm.pipelines.len();
         self.report.attempts = self.control.farm.attempts.len();
+        self.report.leases = self.control.farm.leases.len();
         self.report.published =
             self.control.farm.channels.values().map(|channel| channel.entries.len()).sum();
         self.report
     }
 
+    fn check(&mut self, step: u64) -> Result<(), String> {
+        // Walking through everything is dear; a sample finds a difference soon enough, since it stays.
+        let depth = if step.is_multiple_of(64) { Depth::Everything } else { Depth::Written };
+        invariants::check(&mut self.control, &self.site, depth)
+    }
+
     fn fate(&mut self) -> Fate {
-        match self.rng.next() % 200 {
+        match self.rng.next_u64() % 80 {
             0 => Fate::DiesBefore,
             1 => Fate::DiesAfter,
             _ => Fate::Answered,
@@ -102,36 +115,56 @@ impl Run {
 
     fn call(&mut self, input: Input) -> bool {
         let fate = self.fate();
-        if fate == Fate::DiesBefore && self.control.bug == Some(Bug::TouchBeforeLease) {
-            // The planted bug: what was decided and never stored already reached the site.
-            self.control.decide_only(input, &mut self.rng);
+        self.report.crashes += u64::from(fate != Fate::Answered);
+        let old = self.epoch_of(&input).filter(|epoch| *epoch < self.control.farm.epoch);
+        let input = if self.control.bug == Some(Bug::AcceptOldEpoch) { self.renewed(input) } else { input };
+        let taken = self.control.call(input, fate, &mut self.rng).is_some_and(|answer| answer.is_ok());
+        self.touch_early();
+        if let (Some(epoch), true) = (old, taken) {
+            self.control.breaks(format!("a report about epoch {epoch} was taken in a later one"));
+        }
+        taken
+    }
+
+    /// The planted bug: what was decided and never stored already reached the site.
+    fn touch_early(&mut self) {
+        if std::mem::take(&mut self.control.dying) {
             self.site.fetch(&self.control);
             for _ in 0..4 {
                 self.site.act(self.control.bug, &mut self.rng);
             }
             self.control.restart(&mut self.rng);
-            self.report.crashes += 1;
-            return false;
         }
-        self.report.crashes += u64::from(fate != Fate::Answered);
-        self.control.call(input, fate, &mut self.rng).is_some_and(|answer| answer.is_ok())
+    }
+
+    fn epoch_of(&self, input: &Input) -> Option<u64> {
+        if let Input::SiteReported { report, .. } = input { Some(report.epoch) } else { None }
+    }
+
+    /// The planted bug: the epoch of a report is not looked at.
+    fn renewed(&self, mut input: Input) -> Input {
+        if let Input::SiteReported { report, .. } = &mut input {
+            report.epoch = self.control.farm.epoch;
+        }
+        input
     }
 
     /// One thing happens.
     fn step(&mut self) {
-        match self.rng.next() % 100 {
-            0..=3 if self.sent.len() < 400 => self.commit_something(),
-            0..=12 => self.deliver(),
-            13..=19 => self.read(),
-            20..=34 => self.perform(),
-            35..=44 => self.site.fetch(&self.control),
-            45..=59 => self.site.act(self.control.bug, &mut self.rng),
-            60..=69 => self.report(),
-            70..=89 => self.agent(),
-            90..=93 => self.tick(Duration::from_secs(1 + self.rng.clone().next() % 8)),
+        match self.rng.next_u64() % 100 {
+            // Rare enough that most work gets through its whole life while things still go wrong.
+            0 if self.sent.len() < 400 => self.commit_something(),
+            0..=6 => self.deliver(),
+            7..=12 => self.read(),
+            13..=24 => self.perform(),
+            25..=34 => self.site.fetch(&self.control),
+            35..=49 => self.site.act(self.control.bug, &mut self.rng),
+            50..=59 => self.report(),
+            60..=89 => self.agent(),
+            90..=93 => self.tick(Duration::from_secs(1 + self.rng.clone().next_u64() % 8)),
             94 => self.echo(),
             95 => self.trouble(),
-            96 => self.person(),
+            96..=98 => self.person(),
             _ => self.site.join(&mut self.control, &mut self.rng),
         }
     }
@@ -139,8 +172,8 @@ impl Run {
     /// Somebody pushes or opens a pull request.
     fn commit_something(&mut self) {
         let number = self.sent.len() as u64;
-        let sha = format!("{:040x}", self.rng.next());
-        let event = match self.rng.next() % 3 {
+        let sha = format!("{:040x}", self.rng.next_u64());
+        let event = match self.rng.next_u64() % 3 {
             0 => build::push(&sha),
             1 => build::pull_request(&sha, number, false),
             _ => build::pull_request(&sha, number, true),
@@ -163,10 +196,10 @@ impl Run {
         let body = Digest::of(event.head_sha.as_bytes());
         let input = Input::DeliveryReceived { guid: guid.clone(), event: "push".to_owned(), body };
         if self.control.bug == Some(Bug::AcknowledgeBeforePersist) {
-            self.control.acknowledged.insert(guid.clone());
+            self.control.acknowledge(guid.clone());
         }
         if self.call(input) {
-            self.control.acknowledged.insert(guid);
+            self.control.acknowledge(guid);
             if !self.rng.chance(10) {
                 self.mail.remove(at);
             }
@@ -206,16 +239,33 @@ impl Run {
     }
 
     fn agent(&mut self) {
+        if !self.thieves.is_empty() && self.rng.chance(20) {
+            return self.thief();
+        }
         let machines: Vec<_> = self.site.machines.keys().copied().collect();
         let Some(id) = self.rng.pick(&machines).copied() else { return };
-        let fate = self.fate();
-        let Some(mut machine) = self.site.machines.get(&id).cloned() else { return };
-        if let Some(agent) = &mut machine.agent {
+        // A few words in a row, so that a life fits between two accidents.
+        for _ in 0..1 + self.rng.below(3) {
+            let fate = self.fate();
+            let Some(mut machine) = self.site.machines.get(&id).cloned() else { return };
+            let Some(agent) = &mut machine.agent else { return };
             let said = agent.speak(&mut self.control, fate, &mut self.rng);
             self.report.crashes += u64::from(fate != Fate::Answered && said.is_some());
             self.echoes.extend(said);
+            self.site.machines.insert(id, machine);
+            self.touch_early();
         }
-        self.site.machines.insert(id, machine);
+    }
+
+    /// An agent with a copied token speaks.
+    fn thief(&mut self) {
+        let at = self.rng.below(self.thieves.len());
+        let mut thief = self.thieves.swap_remove(at);
+        let said = thief.speak(&mut self.control, Fate::Answered, &mut self.rng);
+        self.echoes.extend(said);
+        if !thief.over() {
+            self.thieves.push(thief);
+        }
     }
 
     fn tick(&mut self, time: Duration) {
@@ -252,7 +302,7 @@ impl Run {
     }
 
     fn trouble(&mut self) {
-        match self.rng.next() % 4 {
+        match self.rng.next_u64() % 5 {
             0 => {
                 self.control.restart(&mut self.rng);
                 self.report.crashes += 1;
@@ -266,6 +316,15 @@ impl Run {
                     machine.agent = None;
                 }
             }
+            3 => {
+                // Somebody copies the token of a machine.
+                let agents: Vec<_> =
+                    self.site.machines.values().filter_map(|machine| machine.agent.as_ref()).collect();
+                if let Some(agent) = self.rng.pick(&agents).map(|agent| (*agent).clone()) {
+                    let thief = agent.thief(&mut self.rng);
+                    self.thieves.push(thief);
+                }
+            }
             _ => self.tick(Duration::from_secs(50)),
         }
     }
@@ -273,12 +332,13 @@ impl Run {
     fn person(&mut self) {
         let jobs: Vec<_> = self.control.farm.jobs.keys().copied().collect();
         let Some(job) = self.rng.pick(&jobs).copied() else { return };
-        let input = if self.rng.chance(50) { Input::CancelJob { job } } else { Input::RerunJob { job } };
+        let input = if self.rng.chance(30) { Input::CancelJob { job } } else { Input::RerunJob { job } };
         self.call(input);
     }
 
     /// Faults stop; everything must come to rest in bounded time.
     fn rest(&mut self) -> Option<String> {
+        self.thieves.clear();
         for round in 0..4000 {
             self.site.join(&mut self.control, &mut self.rng);
             while let Some((guid, event)) = self.mail.pop() {
@@ -297,14 +357,14 @@ impl Run {
                 let _ = self.control.give(input, &mut self.rng);
             }
             self.tick(Duration::from_secs(2));
-            if let Err(broken) = invariants::check(&self.control, &self.site, round % 64 == 0) {
+            if let Err(broken) = self.check(round) {
                 return Some(broken);
             }
             if invariants::at_rest(&self.control, &self.site).is_ok() {
                 break;
             }
         }
-        let deep = invariants::check(&self.control, &self.site, true);
+        let deep = self.check(0);
         deep.and_then(|()| invariants::at_rest(&self.control, &self.site)).err()
     }
 

@@ -33,12 +33,18 @@ pub struct Site {
     /// Its id, once joined.
     pub id: Option<SiteId>,
     desired: Option<DesiredSet>,
+    /// Wishes that were replaced; looked at only under a planted bug.
+    replaced: Vec<DesiredSet>,
     /// Machines that exist.
     pub machines: BTreeMap<RunnerId, Machine>,
     /// Machines that the site knows of; differs from what exists only under a planted bug.
     known: BTreeSet<RunnerId>,
     /// The site's journal: leases that it touched.
     leases: BTreeMap<LeaseId, Phase>,
+    /// Devices that a machine used and that were not reset since.
+    dirty: BTreeMap<String, LeaseId>,
+    /// Something that must never happen to hardware.
+    harm: Option<String>,
     devices: u32,
 }
 
@@ -53,8 +59,9 @@ enum Phase {
 impl Site {
     /// A site with this many devices.
     pub fn new(devices: u32) -> Self {
-        let (machines, known, leases) = Default::default();
-        Self { id: None, desired: None, machines, known, leases, devices }
+        let (machines, known, leases, dirty) = Default::default();
+        let (id, desired, replaced) = Default::default();
+        Self { id, desired, replaced, machines, known, leases, dirty, harm: None, devices }
     }
 
     /// Joins once.
@@ -77,13 +84,27 @@ impl Site {
         let fetched = desired(&control.farm, id, |attempt| attempt.id.to_string());
         let newer = |set: &DesiredSet| self.desired.as_ref().is_none_or(|known| set.epoch >= known.epoch);
         if let Some(set) = fetched.filter(newer) {
-            self.desired = Some(set);
+            self.replaced.clear();
+            self.replaced.extend(self.desired.replace(set));
         }
     }
 
     /// Takes one step towards the desired set.
     pub fn act(&mut self, bug: Option<Bug>, rng: &mut Rng) {
-        let Some(set) = self.desired.clone() else { return };
+        // The planted bug.
+        if bug == Some(Bug::ObeyOldWishes)
+            && rng.chance(30)
+            && let Some(old) = self.replaced.pop()
+        {
+            self.approach(&old, bug, rng);
+            return self.replaced.push(old);
+        }
+        let Some(set) = self.desired.take() else { return };
+        self.approach(&set, bug, rng);
+        self.desired = Some(set);
+    }
+
+    fn approach(&mut self, set: &DesiredSet, bug: Option<Bug>, rng: &mut Rng) {
         let mut steps: Vec<Step> = Vec::new();
         for runner in &set.runners {
             if !self.known.contains(&runner.runner) {
@@ -108,7 +129,13 @@ impl Site {
                     self.leases.insert(lease, Phase::Held);
                 }
                 let agent = Agent::new(wanted.attempt, *id, rng);
-                let devices = wanted.devices.iter().map(|facts| facts.key.clone()).collect();
+                let devices: Vec<String> = wanted.devices.iter().map(|facts| facts.key.clone()).collect();
+                for key in &devices {
+                    let before = wanted.lease.and_then(|lease| self.dirty.insert(key.clone(), lease));
+                    if let Some(before) = before.filter(|before| Some(*before) != wanted.lease) {
+                        self.harm = Some(format!("{key} is used again without a reset after {before}"));
+                    }
+                }
                 let machine =
                     Machine { attempt: wanted.attempt, devices, lease: wanted.lease, agent: Some(agent) };
                 self.machines.insert(*id, machine);
@@ -119,12 +146,21 @@ impl Site {
                 self.known.remove(id);
             }
             Some(Step::Release(lease)) => {
+                let user = self.machines.iter().find(|(_, machine)| machine.lease == Some(*lease));
+                if let Some((runner, _)) = user {
+                    self.harm = Some(format!("the devices of {lease} are reset while {runner} uses them"));
+                }
                 let next = match self.leases.get(lease) {
+                    // The planted bug.
+                    Some(_) if bug == Some(Bug::SkipReset) => Phase::Released,
                     Some(Phase::Held) => Phase::Resetting,
                     Some(Phase::Resetting) => Phase::Verifying,
                     // A lease that it never touched has nothing to reset.
                     Some(Phase::Verifying | Phase::Released) | None => Phase::Released,
                 };
+                if next == Phase::Released && bug != Some(Bug::SkipReset) {
+                    self.dirty.retain(|_, by| by != lease);
+                }
                 self.leases.insert(*lease, next);
             }
             None => {}
@@ -171,11 +207,12 @@ impl Site {
         }
     }
 
-    /// Devices that two machines use at once, by key.
-    pub fn doubly_used(&self) -> Option<String> {
+    /// What the hardware does that it must not do.
+    pub fn trouble(&self) -> Option<String> {
         let mut seen = BTreeSet::new();
-        let used = self.machines.values().flat_map(|machine| &machine.devices);
-        used.filter(|key| !seen.insert((*key).clone())).map(Clone::clone).next()
+        let mut used = self.machines.values().flat_map(|machine| &machine.devices);
+        let twice = used.find(|key| !seen.insert(key.as_str()));
+        twice.map(|key| format!("two machines use {key}")).or_else(|| self.harm.clone())
     }
 }
 

@@ -1,0 +1,9 @@
+//! The built program from outside: help texts, exit codes, JSON, errors, against a real `forgeyard serve`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
+
+mod asking;
+mod help;
+mod offline;
+mod rig;
+mod starting;
