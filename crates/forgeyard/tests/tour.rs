@@ -27,11 +27,13 @@ fn the_tour_holds_and_a_foreign_client_installs_from_its_channel_and_nothing_is_
     assert!(!said.contains("BROKEN"), "a claim is broken");
     let digests: Vec<&str> = said
         .lines()
-        .filter(|line| line.starts_with("fy-bandwidth-0.1.0"))
-        .filter_map(|line| line.split_whitespace().last())
+        .skip_while(|line| !line.starts_with("Package  fy-bandwidth-0.1.0"))
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .collect();
     assert!(digests.len() >= 6, "too few stages: {digests:?}");
-    assert!(digests.iter().all(|digest| digest.len() == 64 && *digest == digests[0]), "{digests:?}");
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
 
     let channel = said.lines().find_map(|line| line.strip_prefix("Channel  ")).unwrap();
     let installed = foreign_client(&place, channel, "fy-bandwidth");

@@ -183,6 +183,14 @@ impl Life {
     }
 }
 
+impl Drop for Life {
+    /// A test that failed leaves no program behind.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Machines that exist in a data folder, by the names of their folders.
 pub(crate) fn machines(data: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(data.join("site/sandbox/runners"));
