@@ -37,6 +37,13 @@ fn over(deadline: Option<Timestamp>, now: Timestamp) -> bool {
     deadline.is_some_and(|deadline| deadline <= now)
 }
 
+/// The same for what sites and agents do while the farm is away: a time that ran out meanwhile counts only after they
+/// had the time to say what became of it. A job that ended well during an outage has not overrun anything.
+fn over_and_heard_out(tx: &Tx<'_>, deadline: Option<Timestamp>) -> bool {
+    let now = tx.now();
+    over(deadline, now) && now.since(tx.farm().resumed_at) > deadline::AGENT_SILENCE
+}
+
 fn paused_jobs(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     let now = tx.now();
     let due: Vec<JobId> =
@@ -73,7 +80,7 @@ fn attempt_verdict(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
         let text = format!("its agent was last heard at {heard}");
         return Some(lost("infra.agent-lost", text, RetryPolicy::R1));
     }
-    if !over(attempt.deadline, now) {
+    if !over_and_heard_out(tx, attempt.deadline) {
         return None;
     }
     Some(match attempt.state {
@@ -99,7 +106,7 @@ fn runners(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     let live: Vec<RunnerId> = tx.farm().index.live_runners.iter().map(|(_, id)| *id).collect();
     for id in live {
         let runner = tx.runner(id)?;
-        if !over(runner.deadline, now) {
+        if !over_and_heard_out(tx, runner.deadline) {
             continue;
         }
         match &runner.state {

@@ -34,7 +34,8 @@ pub struct RunArgs {
 /// Runs a folder. Succeeds when its pipeline does.
 pub async fn run(args: RunArgs) -> Result<ExitCode> {
     let client = args.farm.client()?;
-    let id = run_folder(&client, &args.folder, &args.folder.join(pipeline_file::NAME)).await?;
+    let turn = rand::random::<u32>().to_string();
+    let id = run_folder(&client, &args.folder, &args.folder.join(pipeline_file::NAME), &turn).await?;
     if args.detach {
         return output::show(args.json, &serde_json::json!({ "pipeline": id }), |_| id.to_string());
     }
@@ -84,8 +85,9 @@ fn first_failure(view: &PipelineView) -> Option<JobId> {
         .or_else(|| failed(|outcome| outcome == Outcome::Canceled))
 }
 
-/// Uploads a folder as source and asks for its pipeline.
-pub async fn run_folder(client: &Client, folder: &Path, file: &Path) -> Result<PipelineId> {
+/// Uploads a folder as source and asks for its pipeline. The same bytes in the same `turn` are one pipeline, however
+/// often they are asked for.
+pub async fn run_folder(client: &Client, folder: &Path, file: &Path, turn: &str) -> Result<PipelineId> {
     if !folder.is_dir() {
         return Err(Wrong::new(format!("{} is not a folder", folder.display())).into());
     }
@@ -107,7 +109,7 @@ pub async fn run_folder(client: &Client, folder: &Path, file: &Path) -> Result<P
         .canonicalize()?
         .file_name()
         .map_or_else(|| "folder".to_owned(), |name| name.to_string_lossy().into_owned());
-    let guid = format!("run-{}-{}", &digest.hex()[..16], rand::random::<u32>());
+    let guid = format!("run-{}-{turn}", &digest.hex()[..16]);
     let answer = client.run(&RunRequest { guid, name, digest, size, file }).await?;
     Ok(answer.pipeline)
 }

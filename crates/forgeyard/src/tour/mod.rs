@@ -215,8 +215,13 @@ impl Tour {
                 Some(folder) => folder.clone(),
                 None => prepare(&self.sources)?,
             };
-            let id = crate::commands::run::run_folder(&self.client, &folder, &folder.join("forgeyard.toml"))
-                .await?;
+            let id = crate::commands::run::run_folder(
+                &self.client,
+                &folder,
+                &folder.join("forgeyard.toml"),
+                "tour",
+            )
+            .await?;
             further.push(self.follow(id).await?);
         }
         let left = self.settle().await?;

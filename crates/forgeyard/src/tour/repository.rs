@@ -61,6 +61,11 @@ pub fn make(root: &Path, write: impl Fn(&Path) -> Result<()>) -> Result<Reposito
 impl Repository {
     /// Merges the pull request: the protected branch moves to its commit.
     pub fn merge(&self) -> Result<()> {
+        // Nobody else works here, so a lock is left from a git that was killed.
+        let lock = self.path.join("refs/heads/main.lock");
+        if lock.exists() {
+            fs_err::remove_file(lock)?;
+        }
         git(&self.path, &["update-ref", "refs/heads/main", &self.head, &self.base]).map(|_| ())
     }
 }

@@ -29,6 +29,7 @@ mod provider;
 mod remove;
 mod root;
 mod seccomp;
+mod users;
 
 pub use image::{ImageSource, NoImages};
 pub use provider::{SandboxConfig, SandboxProvider};

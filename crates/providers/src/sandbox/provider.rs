@@ -7,6 +7,7 @@ use crate::sandbox::probe;
 use crate::sandbox::process::{agent_lives, start_agent};
 use crate::sandbox::remove::{Remains, unmount_below};
 use crate::sandbox::root::{self, Wanted};
+use crate::sandbox::users;
 use crate::{Error, MachineSpec, Provider, ProviderFacts};
 use forgeyard_model::machine::{
     self, CgroupFile, INSIDE_INIT, IdRange, MachineFile, MachineFolder, RuntimeFile,
@@ -82,8 +83,6 @@ pub struct SandboxProvider {
     images: Arc<dyn ImageSource>,
     /// Machines that are being made or removed by this process.
     busy: Mutex<BTreeSet<RunnerId>>,
-    /// Held while a user range is chosen and written down.
-    ranges: tokio::sync::Mutex<()>,
 }
 
 /// Takes a machine out of `busy` when what was done with it is over.
@@ -101,7 +100,7 @@ impl Drop for Busy<'_> {
 impl SandboxProvider {
     /// A provider. `images` gives the bytes of `rootfs` images. Touches nothing yet.
     pub fn new(config: SandboxConfig, images: Arc<dyn ImageSource>) -> Self {
-        Self { config, images, busy: Mutex::default(), ranges: tokio::sync::Mutex::default() }
+        Self { config, images, busy: Mutex::default() }
     }
 
     /// The folder of a machine.
@@ -219,25 +218,21 @@ impl SandboxProvider {
         write_private(&folder.machine_file(), &text)
     }
 
-    /// Chooses user ids that no other machine here has, and writes the choice down.
+    /// Chooses user ids that no other machine of this host has, and writes the choice down.
     async fn range(&self, folder: &MachineFolder) -> Result<IdRange, Error> {
-        let _held = self.ranges.lock().await;
-        let name = "slot";
-        let mut taken = BTreeSet::new();
-        for entry in std::fs::read_dir(self.runners()).into_iter().flatten().flatten() {
-            if let Ok(text) = std::fs::read_to_string(entry.path().join(name)) {
-                taken.extend(text.trim().parse::<u32>());
-            }
-        }
-        let full = || failed("choose users for", folder.dir(), std::io::Error::other("all ranges are taken"));
-        let slot = (0..SLOTS).find(|slot| !taken.contains(slot)).ok_or_else(full)?;
         private(folder.dir())?;
-        write_private(&folder.dir().join(name), slot.to_string().as_bytes())?;
-        let base = slot
-            .checked_mul(IDS)
-            .and_then(|offset| self.config.first_id.checked_add(offset))
-            .ok_or_else(full)?;
-        Ok(IdRange { base, count: IDS, job: JOB })
+        let (users, machine) = (self.config.run_dir.join("users"), folder.dir().to_owned());
+        private(&users)?;
+        let chosen = tokio::task::spawn_blocking(move || users::choose(&users, &machine, SLOTS)).await;
+        let base = match chosen.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(Some(slot)) => {
+                slot.checked_mul(IDS).and_then(|offset| self.config.first_id.checked_add(offset))
+            }
+            Ok(None) => None,
+            Err(source) => return Err(failed("choose users for", folder.dir(), source)),
+        };
+        let full = || failed("choose users for", folder.dir(), std::io::Error::other("all ranges are taken"));
+        Ok(IdRange { base: base.ok_or_else(full)?, count: IDS, job: JOB })
     }
 
     fn root(
