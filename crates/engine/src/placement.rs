@@ -211,7 +211,9 @@ fn fits(
         return say("queue.site_silent", format!("site {name} was last heard at {heard}"));
     }
     if site.draining_since.is_some() {
-        return say("queue.site_draining", format!("site {name} is being drained"));
+        let text = format!("site {name} is being drained");
+        return Err(Explanation::new("queue.site_draining", text)
+            .fix(format!("`forgeyard site resume {name}` when the host is well")));
     }
     if !host.providers.contains(&pool.provider) {
         return say("queue.no_provider", format!("site {name} has no working provider {}", pool.provider));
