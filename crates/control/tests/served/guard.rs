@@ -9,7 +9,8 @@ use forgeyard_model::principal::Role;
 use forgeyard_model::{Id, Timestamp};
 
 /// Routes that answer strangers, each for a reason.
-const OPEN: [(&str, &str); 12] = [
+const OPEN: [(&str, &str); 13] = [
+    ("/openapi.json", "describes the routes, which are the same everywhere"),
     ("/webhooks/github", "proved by the signature of its body"),
     ("/agent/v1/redeem", "proved by a one-shot token in its body"),
     ("/site/v1/join", "proved by the join token in its body"),

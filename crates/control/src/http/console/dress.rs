@@ -4,7 +4,7 @@ use super::{session, shell};
 use crate::app::App;
 use crate::auth;
 use crate::console::{assets, entry, routes};
-use crate::http::error::{HttpError, missing};
+use crate::http::error::HttpError;
 use axum::Json;
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
@@ -24,7 +24,8 @@ const REFUSAL: usize = 4096;
 
 /// No route has this address.
 pub async fn unknown(uri: Uri) -> HttpError {
-    missing("page", uri.path())
+    let text = format!("there is nothing at {}", uri.path());
+    HttpError(ApiError::new(ErrorKind::NotFound, "http.no_route", text))
 }
 
 /// Gives every page its policy and every error its form.
