@@ -71,7 +71,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// The platform that the compiler builds for by itself.
-fn host_triple() -> Result<String> {
+pub(crate) fn host_triple() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("cannot start rustc")?;
     String::from_utf8_lossy(&output.stdout)
         .lines()

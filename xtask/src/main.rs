@@ -1,14 +1,19 @@
-//! Chores of the repository: `cargo xtask graph | size | openapi | dist`.
+//! Chores of the repository: `cargo xtask graph | size | openapi | bench | fuzz | device-check | dist`.
 //!
 //! Exit status 0 means that the check holds or the work is done; 1 means that it does not, with one line per reason.
+//! `device-check` ends with 3 when the machine has no real GPU.
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod bench;
+mod device;
 mod dist;
+mod fuzz;
 mod graph;
+mod idle;
 mod openapi;
 mod size;
 
@@ -31,24 +36,49 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// Measure, beside a peer or floor, and print one table: transitions, webhooks, restart, artifacts, sandbox, tour,
+    /// server.
+    Bench {
+        /// Only these parts.
+        names: Vec<String>,
+    },
+    /// Run every fuzz target, or those with these names, for so many seconds each.
+    Fuzz {
+        /// Seconds for each target.
+        #[arg(default_value_t = 30)]
+        seconds: u64,
+        /// Only these targets.
+        names: Vec<String>,
+    },
+    /// Look whether this machine has a real GPU and whether the whole chain works on it; print a summary to hand on.
+    DeviceCheck,
     /// Build what is released: the program, the static agent and their checksums, in dist/.
     Dist,
 }
 
 fn main() -> ExitCode {
-    let done = root().and_then(|root| match Arguments::parse().chore {
+    let root = match root() {
+        Ok(root) => root,
+        Err(error) => return failure(&error),
+    };
+    let done = match Arguments::parse().chore {
         Chore::Graph => graph::check(&root),
         Chore::Size => size::check(&root),
         Chore::Openapi { check } => openapi::make(&root, check),
+        Chore::Bench { names } => bench::run(&root, &names),
+        Chore::Fuzz { seconds, names } => fuzz::run(&root, seconds, &names),
+        Chore::DeviceCheck => return device::check(&root),
         Chore::Dist => dist::make(&root),
-    });
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failure(&error),
     }
+}
+
+fn failure(error: &anyhow::Error) -> ExitCode {
+    eprintln!("xtask: {error:#}");
+    ExitCode::FAILURE
 }
 
 /// The root of the repository: the folder above this crate.

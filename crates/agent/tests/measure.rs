@@ -1,5 +1,6 @@
 //! Figures, not claims: what a step in a sandbox costs beside the bare runtime. Run by hand:
-//! `cargo test -p forgeyard-agent --test measure -- --ignored --nocapture`.
+//! `cargo test -p forgeyard-agent --test measure -- --ignored --nocapture`, or by `cargo xtask bench`, which collects the
+//! lines of JSON.
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
@@ -49,9 +50,20 @@ async fn sandbox_beside_bare_runtime() {
         rig.provider.destroy(rig.runner).await.unwrap();
         gone.push(begin.elapsed());
     }
-    println!("median of {ROUNDS}, milliseconds");
-    println!("bare `runc run` of the same bundle, start to end  {:8.1}", median(bare));
-    println!("request to first instruction of the first step    {:8.1}", median(first_byte));
-    println!("request to reported end                            {:8.1}", median(whole));
-    println!("destroy until nothing is left                      {:8.1}", median(gone));
+    let bare = median(bare);
+    let figure = |text: &str, value: f64, aim: Option<f64>| {
+        let line = serde_json::json!({
+            "figure": text,
+            "value": value,
+            "unit": "ms",
+            "peer": "bare `runc run`, whole",
+            "peer_value": bare,
+            "aim": aim.map(|_| "at most"),
+            "aim_value": aim,
+        });
+        println!("{line}");
+    };
+    figure("sandbox: request → first step", median(first_byte), Some(1000.0));
+    figure("sandbox: request → reported end", median(whole), None);
+    figure("sandbox: destroy until nothing is left", median(gone), None);
 }

@@ -8,6 +8,7 @@ pub mod conda;
 pub mod linux;
 pub mod pipeline_file;
 pub mod plan;
+pub mod range;
 pub mod statement;
 pub mod toml_text;
 pub mod webhook;

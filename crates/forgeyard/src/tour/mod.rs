@@ -5,6 +5,7 @@
 //! the channel, the packaged program run in it. Then every claim is checked, and the exit code says whether all held.
 
 mod example;
+mod figures;
 mod place;
 mod report;
 mod repository;
@@ -55,6 +56,9 @@ pub struct TourArgs {
     /// Go on with the tour that a killed one left in `--data`.
     #[arg(long, requires = "data")]
     resume: bool,
+    /// Write where the time went into this file, as lines of JSON.
+    #[arg(long)]
+    figures: Option<PathBuf>,
 }
 
 /// Runs the tour.
@@ -227,6 +231,9 @@ impl Tour {
         let left = self.settle().await?;
         let view = async |view: PipelineView| self.client.pipeline(view.pipeline.id).await;
         let (first, second) = (view(first).await?, view(second).await?);
+        if let Some(file) = &args.figures {
+            figures::write(file, &[&first, &second])?;
+        }
         let seen = report::Seen { first: &first, second: &second, further: &further, left: &left };
         report::print(&self.client, &self.farm, &seen, started).await
     }
