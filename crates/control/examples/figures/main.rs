@@ -44,6 +44,7 @@ fn percentile(times: &mut [Duration], percent: usize) -> f64 {
 
 #[tokio::main]
 async fn main() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     match std::env::args().nth(1).as_deref() {
         Some("webhooks") => webhooks::measure().await,
         Some("restart") => restart::measure().await,

@@ -9,6 +9,7 @@ use forgeyard_model::input::Input;
 use forgeyard_model::{AttemptId, Digest};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const RUNNING: u32 = 1000;
@@ -16,19 +17,22 @@ const WAITING: u32 = 10;
 
 pub(crate) async fn measure() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path();
+    let (filled, data) = (folder.path().join("filled"), folder.path().join("again"));
+    std::fs::create_dir(&filled).unwrap();
     let nowhere = Path::new("/nowhere");
-    let plane = Plane::without_sources(data, sqlite(data).await, config(nowhere, RUNNING)).await;
+    let plane = Plane::without_sources(&filled, sqlite(&filled).await, config(nowhere, RUNNING)).await;
     site::join(&plane).await;
     fill(&plane).await;
     let running = running(&plane);
     let rows = plane.app.core.read().rows().len();
     assert_eq!(running.len(), RUNNING as usize);
     plane.stop().await;
+    // The lock of the folder lasts as long as this process; its files are what a next process would find.
+    assert!(Command::new("cp").arg("-a").args([&filled, &data]).status().unwrap().success());
 
     // The floor: the same rows, read from the same database and nothing else.
     let begin = Instant::now();
-    let store = sqlite(data).await;
+    let store = sqlite(&data).await;
     let read = store.load(forgeyard_model::Timestamp::from_micros(0)).await.unwrap().rows.len();
     let floor = begin.elapsed();
     assert!(read >= rows, "{read} rows of {rows} were read");
@@ -36,7 +40,7 @@ pub(crate) async fn measure() {
     drop(store);
 
     let begin = Instant::now();
-    let plane = Plane::start(data, sqlite(data).await, config(nowhere, RUNNING + 1)).await;
+    let plane = Plane::start(&data, sqlite(&data).await, config(nowhere, RUNNING + 1)).await;
     let mut version = plane.app.core.version();
     while plane.app.core.read().runners.len() == RUNNING as usize {
         let patience = Duration::from_secs(30);
@@ -58,7 +62,7 @@ fn running(plane: &Plane) -> BTreeSet<AttemptId> {
 
 /// Brings the farm to its thousand running attempts, and a few jobs that wait for a place.
 async fn fill(plane: &Plane) {
-    let webhooks = (0..u64::from(RUNNING + WAITING)).map(|n| pull_request(n, &format!("{n:040x}")));
+    let webhooks = (0..u64::from(RUNNING + WAITING)).map(|n| pull_request(n + 1, &format!("{:040x}", n + 1)));
     let webhooks: Vec<Signed> = webhooks.collect();
     for (part, n) in webhooks.chunks(200).zip((0..).step_by(200)) {
         let calls = (n..).zip(part).map(|(n, signed): (u64, &Signed)| {
