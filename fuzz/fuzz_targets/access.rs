@@ -1,7 +1,7 @@
 //! Access files: our own in TOML, which must read back the same after writing, and foreign ones that are imported.
 #![no_main]
 
-use forgeyard_formats::access::{self, cirun};
+use forgeyard_formats::access::{self, CirunFiles, ImportOptions};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     let access = parts.next().unwrap_or_default();
     let runners = parts.next();
     let users = BTreeMap::from([("users".to_owned(), parts.next().unwrap_or("{}"))]);
-    let files = cirun::CirunFiles { access, runners, users };
-    let options = cirun::ImportOptions { owner: Some("octo".to_owned()), ..Default::default() };
-    let _ = cirun::import_cirun(&files, &options);
+    let files = CirunFiles { access, runners, users };
+    let options = ImportOptions { owner: Some("octo".to_owned()), ..Default::default() };
+    let _ = access::import_cirun(&files, &options);
 });

@@ -137,12 +137,6 @@ fn figure(line: &Value) -> Option<Figure> {
     })
 }
 
-pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command.args(arguments).current_dir(root);
-    command
-}
-
 fn collect(mut command: Command) -> Result<Vec<Figure>> {
     let output =
         command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start {command:?}"))?;
@@ -159,12 +153,12 @@ fn collect(mut command: Command) -> Result<Vec<Figure>> {
 fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result<Vec<Figure>> {
     let mut all = vec!["run", "--quiet", "--package", package, "--example", name, "--"];
     all.extend(arguments);
-    collect(cargo(root, &all))
+    collect(crate::cargo::command(root, &all))
 }
 
 fn sandbox(root: &Path) -> Result<Vec<Figure>> {
     let arguments = ["test", "--quiet", "--package", "forgeyard-agent", "--test", "measure", "--"];
-    collect(cargo(root, &[&arguments[..], &["--ignored", "--nocapture"]].concat()))
+    collect(crate::cargo::command(root, &[&arguments[..], &["--ignored", "--nocapture"]].concat()))
 }
 
 /// A whole tour, which writes where its time went.

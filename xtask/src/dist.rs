@@ -52,13 +52,10 @@ pub(crate) fn make(root: &Path) -> Result<()> {
 }
 
 fn cargo(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(&cargo)
-        .args(arguments)
+    let status = crate::cargo::command(root, arguments)
         .envs(environment.iter().copied())
-        .current_dir(root)
         .status()
-        .with_context(|| format!("cannot start {cargo}"))?;
+        .context("cannot start cargo")?;
     if !status.success() {
         bail!("cargo {} failed", arguments.join(" "));
     }

@@ -1,6 +1,6 @@
 //! What the program costs when it does nothing: memory of an idle `forgeyard serve`, and the time of `--version`.
 
-use crate::bench::{Figure, cargo, median};
+use crate::bench::{Figure, median};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Builds the program in the development profile and answers where it is.
 pub(crate) fn built(root: &Path) -> Result<PathBuf> {
     let arguments = ["build", "--quiet", "--package", "forgeyard", "--package", "forgeyard-agent"];
-    let status = cargo(root, &arguments).status().context("cannot start cargo")?;
+    let status = crate::cargo::command(root, &arguments).status().context("cannot start cargo")?;
     if !status.success() {
         bail!("the program does not build");
     }

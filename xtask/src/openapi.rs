@@ -2,21 +2,19 @@
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Where the document is kept.
 const FILE: &str = "openapi/forgeyard.json";
 
 /// Writes the document, or with `check` says whether the one that is kept is still right.
 pub(crate) fn make(root: &Path, check: bool) -> Result<()> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(&cargo)
-        .args(["run", "--quiet", "--locked", "--package", "forgeyard-api"])
-        .args(["--features", "openapi", "--example", "openapi"])
-        .current_dir(root)
+    let package = ["run", "--quiet", "--locked", "--package", "forgeyard-api"];
+    let example = ["--features", "openapi", "--example", "openapi"];
+    let output = crate::cargo::command(root, &[&package[..], &example].concat())
         .stderr(Stdio::inherit())
         .output()
-        .with_context(|| format!("cannot start {cargo}"))?;
+        .context("cannot start cargo")?;
     if !output.status.success() {
         bail!("the document could not be made from crates/api/src/openapi.rs");
     }
