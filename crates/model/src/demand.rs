@@ -206,6 +206,9 @@ pub enum DemandState {
     Held {
         /// What is missing.
         reason: Explanation,
+        /// End of the pause; absent = until somebody acts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
     },
     /// The gate says no. It is asked again when the configuration changes.
     Refused {
@@ -351,7 +354,7 @@ impl Demand {
     /// The reason of a state that has one.
     pub const fn reason(&self) -> Option<&Explanation> {
         match &self.state {
-            DemandState::Held { reason }
+            DemandState::Held { reason, .. }
             | DemandState::Refused { reason }
             | DemandState::Withdrawn { reason } => Some(reason),
             _ => None,

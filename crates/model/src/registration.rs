@@ -131,6 +131,9 @@ pub struct Registration {
     /// When the machine fetched it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched_at: Option<Timestamp>,
+    /// The forge called it busy although nobody said what it took.
+    #[serde(default)]
+    pub busy: bool,
     /// When it is asked whether it still waits for a job; moved on while it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_until: Option<Timestamp>,
