@@ -11,6 +11,7 @@ mod source;
 use crate::app::App;
 use crate::core::farm;
 use forgeyard_model::effect::{Effect, EffectResult};
+use forgeyard_model::forge::Repository;
 use forgeyard_model::input::Input;
 use forgeyard_model::{EffectId, Explanation};
 use std::collections::BTreeSet;
@@ -87,6 +88,10 @@ async fn settle(app: &App, id: EffectId, effect: Effect) {
         Effect::InspectPackage { artifact, .. } => inspect::inspect(app, artifact).await,
         Effect::Promote { pipeline, channel } => promote::promote(app, pipeline, &channel).await,
         Effect::MakeEnvironment { .. } => return,
+        Effect::LookUpRun { repository, .. }
+        | Effect::ReadJob { repository, .. }
+        | Effect::MintRunner { repository, .. }
+        | Effect::Deregister { repository, .. } => Err(not_connected(&repository)),
     };
     let input = match outcome {
         Ok(result) => Input::EffectSettled { effect: id, result: Box::new(result) },
@@ -104,6 +109,14 @@ async fn settle(app: &App, id: EffectId, effect: Effect) {
         tracing::warn!(effect = %id, %error, "the result of an effect was not taken");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+}
+
+/// What can be said of a forge to which this control plane has no connection.
+fn not_connected(repository: &Repository) -> Trouble {
+    let text = format!("no connection to this forge is configured: {} of {}", repository.name, repository.forge);
+    Trouble::Never(
+        Explanation::new("forge.not_connected", text).fix("connect the forge, so that its jobs can get runners"),
+    )
 }
 
 fn gone(what: impl std::fmt::Display) -> Trouble {

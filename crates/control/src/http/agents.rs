@@ -21,7 +21,7 @@ use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, TokenState};
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::principal::{Principal, PrincipalKind};
-use forgeyard_model::{AttemptId, Digest, Id};
+use forgeyard_model::{AttemptId, Digest, Id, Owner};
 use serde::Deserialize;
 
 /// How often an agent speaks, in seconds.
@@ -122,9 +122,18 @@ async fn redeem(State(app): State<App>, Json(request): Json<Redeem>) -> Result<J
     let attempt = farm.attempts.get(&id).ok_or_else(wrong)?;
     let job = farm.jobs.get(&attempt.job).ok_or_else(wrong)?;
     let runner = farm.runners.get(&attempt.runner).ok_or_else(wrong)?;
-    let lane = farm.pipelines.get(&attempt.pipeline).ok_or_else(wrong)?.lane;
+    let lane = match attempt.owner {
+        Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.lane),
+        Owner::Demand(id) => {
+            let admission = farm.demands.get(&id).and_then(|demand| demand.admission.as_ref());
+            admission.map(|admission| admission.lane)
+        }
+    }
+    .ok_or_else(wrong)?;
     let mut job_spec = job.spec.clone().ok_or_else(wrong)?;
-    job_spec.files.extend(spec::step_files());
+    if job_spec.forge_runner.is_none() {
+        job_spec.files.extend(spec::step_files());
+    }
     let lease = attempt.lease.and_then(|lease| farm.leases.get(&lease));
     let devices = lease.into_iter().flat_map(|lease| &lease.devices);
     Ok(Json(Redeemed {
