@@ -182,6 +182,7 @@ impl Tour {
                 public_url: None,
                 database: "sqlite:".to_owned(),
                 tls: None,
+                local: None,
                 config,
                 webhook_secret: Some(secret.clone()),
                 artifact_limit: 4 << 30,
