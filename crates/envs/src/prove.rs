@@ -102,7 +102,7 @@ pub async fn run(
         (Some(0), _) => {
             let took_ms = u64::try_from(took.as_millis()).ok();
             Ok(ProofRun { argv: argv.to_vec(), exit_code: 0, stdout, took_ms })
-        },
+        }
         (Some(code), _) => {
             let message = format!("`{name}` ended with exit status {code} in the new environment");
             Err(failed("environment.program_failed", message)

@@ -268,6 +268,7 @@ fn configured(access: Access) -> Result<FarmConfig> {
             source: String::new(),
             protected: vec!["main".to_owned()],
             channel: config.folder_channel.clone(),
+            sites: Default::default(),
         });
     }
     config.access = access;

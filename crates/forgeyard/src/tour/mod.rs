@@ -165,6 +165,7 @@ impl Tour {
             source: repository.path.display().to_string(),
             protected: vec!["main".to_owned()],
             channel: "forgeyard".parse()?,
+            sites: Default::default(),
         });
         let mut config = file.farm(HostSize::here())?;
         config.access = access();
