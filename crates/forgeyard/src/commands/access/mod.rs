@@ -293,7 +293,10 @@ fn simulated(args: &SimulateArgs) -> Result<ExitCode> {
         let rows: Vec<Vec<String>> = lines
             .iter()
             .map(|line| {
-                vec![line.file.clone(), line.resource.clone(), line.answer.to_owned(), line.why.clone()]
+                // The last part of the path tells files apart well enough, and leaves room for the reason.
+                let file = Path::new(&line.file).file_name().unwrap_or(line.file.as_ref());
+                let file = file.to_string_lossy().into_owned();
+                vec![file, line.resource.clone(), line.answer.to_owned(), line.why.clone()]
             })
             .collect();
         output::say(&table_or("there was nothing to ask", &["body", "resource", "answer", "why"], &rows))?;
