@@ -9,7 +9,7 @@ use forgeyard_api::people::{JobView, Why};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::job::{Job, JobKind, JobState};
 use forgeyard_model::principal::Role;
-use forgeyard_model::verdict::{Blame, ExitFacts, Outcome, RetryPolicy, Verdict};
+use forgeyard_model::verdict::{Blame, ExitFacts, LogLine, Outcome, RetryPolicy, Verdict};
 use maud::{Markup, html};
 
 /// The page.
@@ -154,6 +154,23 @@ fn why_block(job: &Job, why: &Why) -> Markup {
     }
 }
 
+/// Lines of a verdict that are shown at once.
+const SHOWN: usize = 20;
+
+fn decisive_lines(lines: &[LogLine]) -> Markup {
+    html! {
+        ol.decisive-lines {
+            @for line in lines {
+                li {
+                    @if line.number == 0 { span.from { "kernel" } }
+                    @else { a.from href={ "#L" (line.number) } { "line " (line.number) } }
+                    code { (words::visible(&line.text)) }
+                }
+            }
+        }
+    }
+}
+
 fn verdict_card(job: &Job, verdict: &Verdict, why: &Why) -> Markup {
     let lines = if verdict.lines.is_empty() { &why.lines } else { &verdict.lines };
     html! {
@@ -169,15 +186,11 @@ fn verdict_card(job: &Job, verdict: &Verdict, why: &Why) -> Markup {
             }
             p { (words::visible(&verdict.cause)) }
             @if !lines.is_empty() {
-                ol.decisive-lines {
-                    @for line in lines {
-                        li {
-                            @if line.number == 0 { span.from { "kernel" } }
-                            @else { a.from href={ "#L" (line.number) } { "line " (line.number) } }
-                            code { (words::visible(&line.text)) }
-                        }
-                    }
+                @let earlier = lines.len().saturating_sub(SHOWN);
+                @if earlier > 0 {
+                    details { summary { (earlier) " earlier lines" } (decisive_lines(&lines[..earlier])) }
                 }
+                (decisive_lines(&lines[earlier..]))
             }
             @if let Some(fix) = &verdict.fix { p.fix { strong { "What to do: " } (words::visible(fix)) } }
             (blocks::facts(&[

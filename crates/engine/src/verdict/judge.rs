@@ -179,6 +179,8 @@ fn out_of_memory(ending: &Ending<'_>, oom: &OomFacts) -> Verdict {
     // The next power of two above what was not enough.
     let next = oom.limit_bytes.max(oom.peak_bytes).max(1 << 20).saturating_add(1).checked_next_power_of_two();
     let mut verdict = plain(ending, Outcome::Failed, Some("host.oom"), cause);
+    // Nothing in the log says which line mattered, and a runner that is gone cannot be asked: all that is at hand is kept.
+    verdict.lines = ending.tail.to_vec();
     verdict.rule = Some("H01".to_owned());
     verdict.blame = Some(Blame::S);
     verdict.retry = RetryPolicy::RM;

@@ -102,6 +102,8 @@ fn out_of_memory_names_peak_limit_victim_and_the_next_size() {
     );
     assert!(verdict.fix.as_ref().unwrap().contains("8.0 GiB"), "{verdict:?}");
     assert!(retry(&verdict, 0).unwrap().more_memory);
+    let long = "x\n".repeat(200);
+    assert_eq!(judge_build(&facts, &long).lines.len(), 200, "the last 200 lines are kept");
     assert_eq!(retry(&verdict, 1), None);
 }
 
