@@ -43,6 +43,9 @@ pub struct Options {
     pub public_url: String,
     /// TLS by files: certificate chain and key, PEM.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// A second place to listen on, without TLS, for services on the same host: a certificate names the farm as the
+    /// world knows it, and never the loopback address.
+    pub local: Option<TcpListener>,
     /// What webhook bodies are signed with.
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
@@ -121,6 +124,8 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
     let (core, decided) =
         Core::start(Arc::clone(&options.store), Arc::new(options.config), options.clock.clone(), epoch)
             .await?;
+    // Behind a proxy that speaks TLS the browser sees TLS as well.
+    let https = options.public_url.starts_with("https://");
     let app = App {
         core,
         store: Arc::clone(&options.store),
@@ -130,7 +135,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         clock: options.clock,
         webhook_secret: options.webhook_secret,
         public_url: options.public_url,
-        secure: options.tls.is_some(),
+        secure: options.tls.is_some() || https,
         metrics: options.metrics,
         artifact_limit: options.artifact_limit,
         stop: stop.clone(),
@@ -141,6 +146,9 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
     tokio::spawn(collector::run(app.clone(), stop.clone()));
     tokio::spawn(tick(app.clone(), stop.clone()));
     let lost = tokio::spawn(renew(Arc::clone(&options.store), epoch, stop.clone()));
+    if let Some(local) = options.local {
+        tokio::spawn(plain(http::router(app.clone()), local, stop.clone()));
+    }
     let serving = listen(app.clone(), options.listener, options.tls, stop.clone()).await?;
     let store = options.store;
     let done = tokio::spawn(async move {
@@ -219,6 +227,20 @@ async fn tick(app: App, stop: CancellationToken) {
     }
 }
 
+/// Serves without TLS until it is asked to stop.
+async fn plain(router: axum::Router, listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
+    let asked = stop.clone().cancelled_owned();
+    // Live views never end by themselves, so waiting for open connections has an end.
+    let patience = async move {
+        stop.cancelled().await;
+        tokio::time::sleep(LAST_CALL).await;
+    };
+    tokio::select! {
+        served = axum::serve(listener, router).with_graceful_shutdown(asked).into_future() => served,
+        () = patience => Ok(()),
+    }
+}
+
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
 
 async fn listen(
@@ -229,18 +251,7 @@ async fn listen(
 ) -> Result<Serving, Error> {
     let router = http::router(app);
     let Some((certificate, key)) = tls else {
-        return Ok(tokio::spawn(async move {
-            let asked = stop.clone().cancelled_owned();
-            // Live views never end by themselves, so waiting for open connections has an end.
-            let patience = async move {
-                stop.cancelled().await;
-                tokio::time::sleep(LAST_CALL).await;
-            };
-            tokio::select! {
-                served = axum::serve(listener, router).with_graceful_shutdown(asked).into_future() => served,
-                () = patience => Ok(()),
-            }
-        }));
+        return Ok(tokio::spawn(plain(router, listener, stop)));
     };
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = axum_server::tls_rustls::RustlsConfig::from_pem_file(&certificate, &key).await;

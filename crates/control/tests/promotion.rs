@@ -90,6 +90,23 @@ async fn pull_request_is_tested_and_says_why_it_is_not_promoted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn work_of_a_site_that_does_not_count_is_not_promoted() {
+    let repository = Repository::new();
+    let mut setup = Setup::new().with_source(&repository.source());
+    setup.config.repositories[0].sites = ["trusted".parse().unwrap()].into();
+    let plane = setup.start().await;
+    let mut site = Site::join(&plane).await;
+    let pipeline = plane.begin("push-1", &repository.pushed(&repository.head())).await;
+    let view = chain::drive(&plane, &mut site, pipeline).await;
+    assert_eq!(view.pipeline.state, PipelineState::Succeeded);
+    let reason = view.pipeline.not_promoted.unwrap();
+    assert_eq!(reason.code, "promotion.site");
+    assert!(reason.evidence.iter().any(|line| line == "sites that count: trusted"), "{reason}");
+    assert_eq!(plane.client.channels().await.unwrap(), []);
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn collection_removes_what_no_record_names_and_nothing_else() {
     use forgeyard_blobs::collect::Grace;
     use forgeyard_control::collector::collect;

@@ -4,6 +4,7 @@ use crate::farm::Farm;
 use crate::lifecycle::JobEvent;
 use crate::tx::Tx;
 use forgeyard_model::artifact::Artifact;
+use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::effect::Effect;
 use forgeyard_model::forge::Trigger;
 use forgeyard_model::input::Refusal;
@@ -108,13 +109,14 @@ fn settle(tx: &mut Tx<'_>, mut pipeline: Pipeline, jobs: &[Job]) {
                 .with(bare.join(", "))
                 .fix("add a `tests:` section to the recipe"),
         )
-    } else if repository.is_none() {
-        Some(Explanation::new(
-            "promotion.no_repository",
-            "not promotable: the repository is no longer configured",
-        ))
     } else {
-        None
+        match repository {
+            None => Some(Explanation::new(
+                "promotion.no_repository",
+                "not promotable: the repository is no longer configured",
+            )),
+            Some(repository) => elsewhere(tx.farm(), repository, jobs),
+        }
     };
     match (refusal, repository) {
         (None, Some(repository)) => {
@@ -129,6 +131,38 @@ fn settle(tx: &mut Tx<'_>, mut pipeline: Pipeline, jobs: &[Job]) {
             tx.move_pipeline(pipeline, PipelineState::Succeeded);
         }
     }
+}
+
+/// Work of a site whose results do not count: a site can lie about all that it does, so the operator may name those that
+/// are believed.
+fn elsewhere(farm: &Farm, repository: &RepositoryConfig, jobs: &[Job]) -> Option<Explanation> {
+    if repository.sites.is_empty() {
+        return None;
+    }
+    let mut strangers: Vec<String> = Vec::new();
+    for job in jobs.iter().filter(|job| succeeded(job)) {
+        let attempts = farm.attempts_of(job.id);
+        let newest = attempts.iter().rfind(|attempt| attempt.outcome == Some(Outcome::Succeeded));
+        let site = newest.and_then(|attempt| farm.sites.get(&attempt.site)).map(|site| &site.name);
+        match site {
+            Some(site) if repository.sites.contains(site) => {}
+            Some(site) => strangers.push(format!("{} ran at {site}", job.key)),
+            // A job that needed no machine has no attempt.
+            None if attempts.is_empty() => {}
+            None => strangers.push(format!("{} ran at a site that is gone", job.key)),
+        }
+    }
+    if strangers.is_empty() {
+        return None;
+    }
+    let sites: Vec<&str> = repository.sites.iter().map(|site| site.as_str()).collect();
+    let mut reason =
+        Explanation::new("promotion.site", "not promotable: work was done at a site that does not count");
+    for stranger in strangers {
+        reason = reason.with(stranger);
+    }
+    reason = reason.with(format!("sites that count: {}", sites.join(", ")));
+    Some(reason.fix("add the site to `sites` of the repository in forgeyard.toml, or keep the pool from it"))
 }
 
 /// Ends jobs that wait for builds which will never bring what they need.

@@ -17,7 +17,7 @@ use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::Site;
 use forgeyard_model::{
     AttemptId, DeviceId, Explanation, FlavorName, Id, JobId, LeaseId, Owner, PoolName, RunnerId, SiteId,
-    deadline,
+    SiteName, deadline,
 };
 use std::collections::BTreeSet;
 
@@ -163,7 +163,11 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
         }
         // A site to avoid is the last resort, not a refusal: it may be the only one.
         let mut sites: Vec<&Site> = farm.sites.values().collect();
-        sites.sort_by_key(|site| job.avoid.contains(site.name.as_str()));
+        // So is one whose results do not count for promotion.
+        let counted = counted(tx, job);
+        sites.sort_by_key(|site| {
+            (job.avoid.contains(site.name.as_str()), counted.is_some_and(|named| !named.contains(&site.name)))
+        });
         for site in sites {
             match fits(tx, site, pool, flavor, spec, gpu) {
                 Ok(devices) => return Ok(Place { site: site.id, pool, flavor, devices }),
@@ -183,6 +187,16 @@ fn pools<'a>(config: &'a FarmConfig, flavor: &'a Flavor, spec: &JobSpec) -> Vec<
     }
     let named = spec.pools.iter().filter_map(|name| config.pool(name));
     named.filter_map(|pool| Some((pool, config.flavor(&pool.runners.as_ref()?.flavor)?))).collect()
+}
+
+/// Sites that are preferred, because the work can be promoted only from them.
+fn counted<'a>(tx: &Tx<'a>, job: &Job) -> Option<&'a BTreeSet<SiteName>> {
+    let Owner::Pipeline(id) = job.owner else { return None };
+    let pipeline = tx.farm().pipelines.get(&id).filter(|pipeline| pipeline.lane.promotable())?;
+    let config: &'a FarmConfig = tx.config();
+    let repository = &pipeline.event.repository;
+    let named = &config.repository(&repository.forge, repository.id)?.sites;
+    (!named.is_empty()).then_some(named)
 }
 
 /// One reason out of many: the nearest miss first, the others as evidence.

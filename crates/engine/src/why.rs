@@ -99,7 +99,11 @@ fn ended(job: &Job, outcome: Outcome) -> (Explanation, String, Vec<LogLine>) {
         let text = format!("it {}", outcome.name());
         return (Explanation::new(format!("job.{}", outcome.name()), text), "nothing".to_owned(), Vec::new());
     };
-    let class = verdict.class.clone().unwrap_or_else(|| "unknown".to_owned());
+    let class = match (&verdict.class, outcome) {
+        (Some(class), _) => class.as_str(),
+        (None, Outcome::Succeeded) => "succeeded",
+        (None, _) => "unknown",
+    };
     let mut reason = Explanation::new(format!("verdict.{class}"), verdict.cause.clone());
     if verdict.class.is_none() && outcome != Outcome::Succeeded {
         reason = reason.with("the farm does not know this failure; the last lines are shown");

@@ -47,6 +47,8 @@ pub struct MakeRequest {
     pub channel_urls: Vec<String>,
     /// What it must hold, as conda match specs.
     pub specs: Vec<String>,
+    /// Further certificate authority to trust when channels are read, PEM file.
+    pub ca_file: Option<PathBuf>,
     /// Program and arguments to run as proof; empty = none.
     pub run: Vec<String>,
     /// Folder of all prefixes. Must be the same path wherever the environments are used.
@@ -119,7 +121,7 @@ impl From<Made> for EnvironmentState {
 pub async fn make(request: &MakeRequest) -> Result<Made, Explanation> {
     tracing::info!(environment = %request.id, name = %request.name, specs = ?request.specs, "making an environment");
     let root = prefixes::Root::open(&request.root_dir)?;
-    let client = conda::client()?;
+    let client = conda::client(request.ca_file.as_deref())?;
     let solved = conda::solve(&client, request).await?;
     let lock = solved.lock()?;
     let (prefix, reused) = materialise(&root, &client, &solved, &lock, request).await?;

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Most bytes of output that are kept.
@@ -58,6 +58,7 @@ pub async fn run(
     command.args(arguments).env_clear().envs(variables).current_dir(scratch.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0).kill_on_drop(true);
+    let started = Instant::now();
     let mut child = command.spawn().map_err(|error| {
         let message = format!("{} of the environment could not be started", program.display());
         let explanation = because(Explanation::new("environment.program_failed", message), &error);
@@ -68,6 +69,7 @@ pub async fn run(
     let err = tokio::spawn(keep(child.stderr.take(), Keep::Last));
 
     let ended = tokio::time::timeout(limit, child.wait()).await;
+    let took = started.elapsed();
     // Whatever the program left running goes with it, and so do the other ends of the pipes.
     drop(group);
     let said = async |reader: tokio::task::JoinHandle<Vec<u8>>| {
@@ -97,7 +99,10 @@ pub async fn run(
         }
     };
     match (status.code(), status.signal()) {
-        (Some(0), _) => Ok(ProofRun { argv: argv.to_vec(), exit_code: 0, stdout }),
+        (Some(0), _) => {
+            let took_ms = u64::try_from(took.as_millis()).ok();
+            Ok(ProofRun { argv: argv.to_vec(), exit_code: 0, stdout, took_ms })
+        }
         (Some(code), _) => {
             let message = format!("`{name}` ended with exit status {code} in the new environment");
             Err(failed("environment.program_failed", message)

@@ -127,6 +127,7 @@ fn request(
         id: environment.id,
         name: environment.name,
         channel_urls,
+        ca_file: options.ca_file.clone(),
         specs: environment.specs,
         run: environment.run,
         root_dir: options.root_dir.clone(),

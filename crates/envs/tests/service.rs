@@ -62,10 +62,11 @@ async fn result(
     Path(id): Path<String>,
     headers: HeaderMap,
     Json(result): Json<EnvironmentResult>,
-) -> Answer<()> {
+) -> Answer<serde_json::Value> {
     admit(&farm, &headers)?;
     farm.results.send((id.parse().unwrap(), result.state)).unwrap();
-    Ok(Json(()))
+    // As the farm answers: an object without fields.
+    Ok(Json(serde_json::json!({})))
 }
 
 fn environment(number: u128, spec: &str) -> Environment {

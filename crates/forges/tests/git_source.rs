@@ -90,6 +90,7 @@ impl Fixture {
             source: self.forge().to_str().unwrap().to_owned(),
             protected: vec!["main".to_owned()],
             channel: "gpu".parse().unwrap(),
+            sites: Default::default(),
         }
     }
 

@@ -34,6 +34,9 @@ pub struct FileConfig {
     pub farm: Option<String>,
     /// Where to listen.
     pub listen: Option<SocketAddr>,
+    /// With TLS: where the services of this host reach the farm without it. A loopback address; by default the port
+    /// after that of `listen`.
+    pub local_listen: Option<SocketAddr>,
     /// How people reach it.
     pub public_url: Option<String>,
     /// Database: `sqlite:` (in the data folder) or `postgres://…`.

@@ -36,6 +36,8 @@ pub struct FarmOptions {
     pub database: String,
     /// TLS: certificate chain and key.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// With TLS: where the services of this host reach the farm, without it.
+    pub local: Option<SocketAddr>,
     /// What is decided under.
     pub config: FarmConfig,
     /// Secret of webhooks.
@@ -102,14 +104,24 @@ pub async fn start(
             .await
             .context("the blob folder")?,
     );
-    let listener = TcpListener::bind(options.listen).await.with_context(|| {
-        Wrong::new(format!("cannot listen on {}", options.listen)).fix(
-            "see whether another farm runs there, or choose another address with `listen` in forgeyard.toml",
-        )
-    })?;
+    let listener = bind(options.listen, "listen").await?;
     let address = listener.local_addr()?;
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
-    let url = format!("{scheme}://{}", loopback(address));
+    let local = if options.tls.is_some() && (options.whole || options.local.is_some()) {
+        Some(bind(beside(options.local, address)?, "local-listen").await?)
+    } else {
+        None
+    };
+    // What runs on this host speaks to the loopback address, which no certificate names.
+    let url = match &local {
+        None if options.tls.is_some() => format!("https://{}", loopback(address)),
+        None => format!("http://{}", loopback(address)),
+        Some(local) => format!("http://{}", local.local_addr()?),
+    };
+    let public_url = match (options.public_url, &options.tls) {
+        (Some(url), _) => url,
+        (None, Some(_)) => format!("https://{}", loopback(address)),
+        (None, None) => url.clone(),
+    };
     let stop = CancellationToken::new();
     let control = serve::start(
         serve::Options {
@@ -118,8 +130,9 @@ pub async fn start(
             store,
             blobs: Arc::clone(&blobs),
             listener,
-            public_url: options.public_url.unwrap_or_else(|| url.clone()),
-            tls: options.tls.clone(),
+            public_url,
+            tls: options.tls,
+            local,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
             clock,
@@ -130,7 +143,6 @@ pub async fn start(
     .await
     .context("the control plane")?;
     let (admin, _) = control.app.keys.admin_token()?;
-    let ca_file = options.tls.map(|(certificate, _)| certificate);
     let mut services = Vec::new();
     if options.whole {
         let site = SiteSetup {
@@ -138,14 +150,45 @@ pub async fn start(
             farm_url: url.clone(),
             join_token: Some(control.app.keys.join_token().clone()),
             state: data.join("site"),
-            ca_file: ca_file.clone(),
+            ca_file: None,
             simulated_beside_real: options.simulated_beside_real,
             images: Arc::new(LocalImages(blobs)),
         };
         services.push(start_site(site, stop.clone())?);
-        services.extend(start_environments(&url, &admin, &data, ca_file, stop.clone()));
+        services.extend(start_environments(&url, &admin, &data, stop.clone()));
     }
     Ok(Farm { control, url, admin, stop, services })
+}
+
+/// Listens, or says what stands in the way and which setting to change.
+async fn bind(address: SocketAddr, setting: &str) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        Wrong::new(format!("cannot listen on {address}")).fix(format!(
+            "see whether another farm runs there, or choose another address with `{setting}` in forgeyard.toml"
+        ))
+    })
+}
+
+/// Where the services of this host reach a farm that speaks TLS: as configured, else one port further.
+///
+/// The port must be the same after a restart, because agents of machines that run go on calling it.
+fn beside(configured: Option<SocketAddr>, listen: SocketAddr) -> Result<SocketAddr> {
+    if let Some(local) = configured {
+        if !local.ip().is_loopback() {
+            return Err(Wrong::new(format!(
+                "`local-listen` is {local}, which others can reach, and has no TLS"
+            ))
+            .fix("choose an address of 127.0.0.0/8 or ::1")
+            .into());
+        }
+        return Ok(local);
+    }
+    let Some(port) = listen.port().checked_add(1) else {
+        return Err(Wrong::new(format!("there is no port after {}", listen.port()))
+            .fix("set `local-listen` in forgeyard.toml, for example \"127.0.0.1:8418\"")
+            .into());
+    };
+    Ok(SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
 /// How the farm is reached from this machine.
@@ -227,13 +270,12 @@ fn start_environments(
     url: &str,
     admin: &Secret,
     data: &Path,
-    ca_file: Option<PathBuf>,
     stop: CancellationToken,
 ) -> Option<JoinHandle<()>> {
     let options = forgeyard_envs::service::Options {
         farm_url: url.to_owned(),
         token: admin.clone(),
-        ca_file,
+        ca_file: None,
         root_dir: data.join("envs"),
         cache_dir: data.join("env-cache"),
         extra_channels: Vec::new(),
@@ -248,13 +290,7 @@ fn start_environments(
 }
 
 #[cfg(not(feature = "envs"))]
-fn start_environments(
-    _: &str,
-    _: &Secret,
-    _: &Path,
-    _: Option<PathBuf>,
-    _: CancellationToken,
-) -> Option<JoinHandle<()>> {
+fn start_environments(_: &str, _: &Secret, _: &Path, _: CancellationToken) -> Option<JoinHandle<()>> {
     tracing::warn!("this program was built without environments");
     None
 }
@@ -291,6 +327,7 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         public_url: file.public_url.clone(),
         database: file.database.clone().unwrap_or_else(|| "sqlite:".to_owned()),
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
+        local: file.local_listen,
         config: file.farm(HostSize::here())?,
         webhook_secret: file.webhook_secret()?,
         artifact_limit: file.artifact_limit_mib.unwrap_or(ARTIFACT_LIMIT_MIB) << 20,

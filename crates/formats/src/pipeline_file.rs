@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn full_file_is_read() {
-        let text = "recipe = 'pkg/recipe.yaml'\nchannel = 'gpu'\n\n[[tests]]\npackage = 'widget'\nindex = 1\n\
+        let text = "recipe = 'pkg/recipe.yaml'\n\n[[tests]]\npackage = 'widget'\nindex = 1\n\
                     gpu = 'required'\nmin-memory-mib = 8000\n\n[environment]\nname = 'demo'\nspecs = ['widget']\n\
                     run = ['widget', '--version']\n";
         let file = read(text.as_bytes()).unwrap();
@@ -134,7 +134,9 @@ mod tests {
         let error = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
         assert!(error("recipie = 'x'").ends_with("unknown key `recipie`; did you mean `recipe`?"));
         assert!(error("[[tests]]\ngpu = 'maybe'").contains("line 2, column 7: unknown variant `maybe`"));
-        assert!(error("channel = 'Not A Name'").contains("is not a channel name"));
+        assert!(error("[environment]\nname = 'Not A Name'\nspecs = ['x']").contains("is not a channel name"));
+        // Where packages go is for the operator of the farm to say.
+        assert!(error("channel = 'gpu'").contains("unknown key `channel`"));
         assert!(error("[environment]\nname = 'x'\nspecs = []").contains("line 3, column 9"));
         assert!(error("a = ").contains("line 1"));
     }

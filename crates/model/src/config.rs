@@ -2,9 +2,10 @@
 
 use crate::Digest;
 use crate::access::Access;
-use crate::name::{ChannelName, FlavorName, ForgeName, ImageName, PoolName};
+use crate::name::{ChannelName, FlavorName, ForgeName, ImageName, PoolName, SiteName};
 use crate::resources::{Flavor, Image, Pool};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A repository that the farm works for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,10 @@ pub struct RepositoryConfig {
     pub protected: Vec<String>,
     /// Channel that its packages are promoted to.
     pub channel: ChannelName,
+    /// Sites whose results count for promotion; empty = all that joined. A site can lie, and then its packages would
+    /// reach the channel.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub sites: BTreeSet<SiteName>,
 }
 
 /// Which flavor each kind of job gets.

@@ -27,6 +27,9 @@ pub struct ProofRun {
     pub exit_code: i32,
     /// Standard output, cut to 16 KiB.
     pub stdout: String,
+    /// How long it ran, in milliseconds; `None` in records of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
 }
 
 /// Where an environment is in its life.

@@ -75,9 +75,6 @@ pub struct PipelineFile {
     /// Path of the recipe in the repository.
     #[serde(default = "default_recipe")]
     pub recipe: String,
-    /// Folders of the engine's host that hold further sources by digest; names only.
-    #[serde(default)]
-    pub channel: Option<ChannelName>,
     /// Rules on tests.
     #[serde(default)]
     pub tests: Vec<TestRule>,
@@ -92,6 +89,6 @@ fn default_recipe() -> String {
 
 impl Default for PipelineFile {
     fn default() -> Self {
-        Self { recipe: default_recipe(), channel: None, tests: Vec::new(), environment: None }
+        Self { recipe: default_recipe(), tests: Vec::new(), environment: None }
     }
 }

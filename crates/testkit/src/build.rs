@@ -63,6 +63,7 @@ pub fn config() -> FarmConfig {
             source: "/nowhere".to_owned(),
             protected: vec!["main".to_owned()],
             channel: name("main"),
+            sites: Default::default(),
         }],
         access: Access {
             grants: vec![Grant {

@@ -60,6 +60,7 @@ impl Plane {
             listener,
             public_url: url.clone(),
             tls: None,
+            local: None,
             webhook_secret: Some(Secret::new(SECRET)),
             artifact_limit: 4 << 30,
             clock: Clock::system(),

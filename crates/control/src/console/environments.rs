@@ -89,6 +89,7 @@ pub fn environment(shell: &Shell, row: &Environment) -> Markup {
                                 code { (proof.argv.join(" ")) } " exited "
                                 @if proof.exit_code == 0 { (tone::Word::new(Tone::Good, "0").badge()) }
                                 @else { (tone::Word::new(Tone::Bad, "nonzero").badge()) " (" (proof.exit_code) ")" }
+                                @if let Some(ms) = proof.took_ms { " after " (format!("{:.1} s", ms as f64 / 1000.0)) }
                             }
                             pre.output tabindex="0" {
                                 @for line in proof.stdout.lines() { (words::visible(line)) "\n" }

@@ -9,7 +9,7 @@ use forgeyard_api::people::{JobView, Why};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::job::{Job, JobKind, JobState};
 use forgeyard_model::principal::Role;
-use forgeyard_model::verdict::{Blame, ExitFacts, Outcome, RetryPolicy, Verdict};
+use forgeyard_model::verdict::{Blame, ExitFacts, LogLine, Outcome, RetryPolicy, Verdict};
 use maud::{Markup, html};
 
 /// The page.
@@ -21,10 +21,13 @@ pub fn job(shell: &Shell, view: &JobView, why: &Why, log: &LogWindow, names: &Na
         (Some(pipeline), _) => {
             format!("{} · {}", pipeline.event.repository.name, words::trigger(&pipeline.event))
         }
-        (None, Some(demand)) => format!("{} · job {} of {}", demand.repository.name, demand.job, demand.repository.forge),
+        (None, Some(demand)) => {
+            format!("{} · job {} of {}", demand.repository.name, demand.job, demand.repository.forge)
+        }
         (None, None) => "no longer known".to_owned(),
     };
-    let owner_page = pipeline.map_or_else(|| routes::PIPELINES.to_owned(), |pipeline| routes::pipeline(pipeline.id));
+    let owner_page =
+        pipeline.map_or_else(|| routes::PIPELINES.to_owned(), |pipeline| routes::pipeline(pipeline.id));
     page(
         shell,
         Tab::Pipelines,
@@ -164,6 +167,23 @@ fn why_block(job: &Job, why: &Why) -> Markup {
     }
 }
 
+/// Lines of a verdict that are shown at once.
+const SHOWN: usize = 20;
+
+fn decisive_lines(lines: &[LogLine]) -> Markup {
+    html! {
+        ol.decisive-lines {
+            @for line in lines {
+                li {
+                    @if line.number == 0 { span.from { "kernel" } }
+                    @else { a.from href={ "#L" (line.number) } { "line " (line.number) } }
+                    code { (words::visible(&line.text)) }
+                }
+            }
+        }
+    }
+}
+
 fn verdict_card(job: &Job, verdict: &Verdict, why: &Why) -> Markup {
     let lines = if verdict.lines.is_empty() { &why.lines } else { &verdict.lines };
     html! {
@@ -179,15 +199,11 @@ fn verdict_card(job: &Job, verdict: &Verdict, why: &Why) -> Markup {
             }
             p { (words::visible(&verdict.cause)) }
             @if !lines.is_empty() {
-                ol.decisive-lines {
-                    @for line in lines {
-                        li {
-                            @if line.number == 0 { span.from { "kernel" } }
-                            @else { a.from href={ "#L" (line.number) } { "line " (line.number) } }
-                            code { (words::visible(&line.text)) }
-                        }
-                    }
+                @let earlier = lines.len().saturating_sub(SHOWN);
+                @if earlier > 0 {
+                    details { summary { (earlier) " earlier lines" } (decisive_lines(&lines[..earlier])) }
                 }
+                (decisive_lines(&lines[earlier..]))
             }
             @if let Some(fix) = &verdict.fix { p.fix { strong { "What to do: " } (words::visible(fix)) } }
             (blocks::facts(&[

@@ -12,7 +12,7 @@ pub mod live;
 pub mod operate;
 pub mod people;
 pub mod range;
-pub mod refusals;
+mod refusals;
 mod routes;
 pub mod settings;
 pub mod sites;
@@ -50,7 +50,6 @@ pub fn router(app: App) -> Router {
         .into_router()
         .fallback(console::unknown)
         .layer(CatchPanicLayer::new())
-        .layer(middleware::from_fn(refusals::explain))
         .layer(middleware::from_fn_with_state(app.clone(), console::dress))
         .layer(header(header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(header(header::REFERRER_POLICY, "same-origin"))

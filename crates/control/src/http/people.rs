@@ -421,7 +421,17 @@ pub fn ask(
         sender: person.clone(),
         author: Some(person),
     };
-    gate::decide(&event, repository, &question.resource, &config.access, None)
+    ask_about(config, &event, &question.resource)
+}
+
+/// What the gate would say to an event under this configuration.
+pub fn ask_about(
+    config: &forgeyard_model::config::FarmConfig,
+    event: &ForgeEvent,
+    resource: &str,
+) -> forgeyard_model::access::Decision {
+    let repository = config.repository(&event.repository.forge, event.repository.id);
+    gate::decide(event, repository, resource, &config.access, None)
 }
 
 async fn source(

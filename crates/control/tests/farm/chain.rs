@@ -408,7 +408,7 @@ pub fn ready() -> EnvironmentState {
         ],
         lock_digest: digest("lock"),
         prefix: format!("/var/lib/forgeyard/envs/{}", &digest("lock").hex()[..16]),
-        proof: Some(ProofRun { argv: vec!["fy-app".to_owned(), "--selftest".to_owned()], exit_code: 0, stdout: "device: NVIDIA RTX 4000 SFF Ada Generation\nsaxpy   187.4 GFLOP/s   ok\nstream  251.9 GB/s      ok\nall 2 checks passed\n".to_owned() }),
+        proof: Some(ProofRun { argv: vec!["fy-app".to_owned(), "--selftest".to_owned()], exit_code: 0, stdout: "device: NVIDIA RTX 4000 SFF Ada Generation\nsaxpy   187.4 GFLOP/s   ok\nstream  251.9 GB/s      ok\nall 2 checks passed\n".to_owned(), took_ms: Some(2_150) }),
     }
 }
 

@@ -123,6 +123,7 @@ impl Setup {
             listener,
             public_url: url.clone(),
             tls: None,
+            local: None,
             webhook_secret: Some(webhook_secret()),
             artifact_limit: 8 << 20,
             clock: Clock::system(),

@@ -60,6 +60,7 @@ impl Rig {
             listener,
             public_url: address.clone(),
             tls: None,
+            local: None,
             webhook_secret: None,
             artifact_limit: 1 << 20,
             clock,

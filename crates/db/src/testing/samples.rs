@@ -600,6 +600,7 @@ impl Samples {
                             argv: vec!["a".to_owned()],
                             exit_code: -1,
                             stdout: AWKWARD.to_owned(),
+                            took_ms: Some(7),
                         }),
                     },
                     EnvironmentState::Failed { reason: reason("env.unsolvable") },

@@ -30,6 +30,7 @@ fn repository() -> RepositoryConfig {
         source: "/srv/widget.git".to_owned(),
         protected: vec!["main".to_owned()],
         channel: "gpu".parse().unwrap(),
+        sites: Default::default(),
     }
 }
 

@@ -179,6 +179,8 @@ fn out_of_memory(ending: &Ending<'_>, oom: &OomFacts) -> Verdict {
     // The next power of two above what was not enough.
     let next = oom.limit_bytes.max(oom.peak_bytes).max(1 << 20).saturating_add(1).checked_next_power_of_two();
     let mut verdict = plain(ending, Outcome::Failed, Some("host.oom"), cause);
+    // Nothing in the log says which line mattered, and a runner that is gone cannot be asked: all that is at hand is kept.
+    verdict.lines = ending.tail.to_vec();
     verdict.rule = Some("H01".to_owned());
     verdict.blame = Some(Blame::S);
     verdict.retry = RetryPolicy::RM;
@@ -253,6 +255,9 @@ fn failed(ending: &Ending<'_>, step: &StepFacts) -> Verdict {
     let kernel = kernel_hits(ending.facts);
     let memory_ran_out = kernel.iter().any(|hit| rules.get(&hit.rule).is_some_and(|r| r.klass == "host.oom"));
     let how = ended_how(step);
+    if let Some(verdict) = refused(ending, step) {
+        return verdict;
+    }
 
     let mut candidates: Vec<(&Rule, Hit)> = Vec::new();
     for hit in &kernel {
@@ -290,6 +295,23 @@ fn failed(ending: &Ending<'_>, step: &StepFacts) -> Verdict {
         verdict.lines = plain(ending, Outcome::Failed, None, "").lines;
     }
     verdict
+}
+
+/// A step of ours that says that what was asked for cannot be done as written: exit status 2, and the last words of
+/// `steps/outcome.py`. Its own words are the cause.
+fn refused(ending: &Ending<'_>, step: &StepFacts) -> Option<Verdict> {
+    if step.exit_code != Some(2) {
+        return None;
+    }
+    let beginning = format!("{}: refused: ", step.name);
+    let line = ending.tail.iter().rev().find(|line| line.text.starts_with(&beginning))?;
+    let cause = line.text[beginning.len()..].trim();
+    let class = format!("{}.refused", step.name);
+    let mut verdict = plain(ending, Outcome::Failed, Some(&class), cause);
+    verdict.blame = Some(Blame::U);
+    verdict.lines = vec![line.clone()];
+    verdict.fix = Some("correct what the line names; asking again gives the same answer".to_owned());
+    Some(verdict)
 }
 
 /// The line of each rule that counts: the first of collectives and devices, elsewhere the last.

@@ -147,6 +147,7 @@ impl Place {
             channel_urls: vec![channel_url.to_owned()],
             specs: texts(specs),
             run: texts(run),
+            ca_file: None,
             root_dir: self.root(),
             cache_dir: self.cache(),
             platform: "linux-64".into(),

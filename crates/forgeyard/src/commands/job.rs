@@ -127,6 +127,9 @@ pub async fn why(OneJob { job, read }: OneJob) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Most lines of a reason on a terminal.
+const SHOWN: usize = 20;
+
 /// The reason as text. The name of the job is a courtesy: without it the reason is still shown.
 pub async fn why_text(client: &Client, job: JobId, why: &Why) -> String {
     let key = client.job(job).await.map(|view| format!(" ({})", view.job.key)).unwrap_or_default();
@@ -137,7 +140,11 @@ pub async fn why_text(client: &Client, job: JobId, why: &Why) -> String {
     if !why.lines.is_empty() {
         text.push_str("lines that decided:\n");
     }
-    for line in &why.lines {
+    let earlier = why.lines.len().saturating_sub(SHOWN);
+    if earlier > 0 {
+        let _ = writeln!(text, "         … {earlier} earlier lines: `forgeyard why --json {job}`");
+    }
+    for line in &why.lines[earlier..] {
         let number = if line.number == 0 { "kernel".to_owned() } else { line.number.to_string() };
         let _ = writeln!(text, "  {number:>6} | {}", line.text);
     }
@@ -158,7 +165,8 @@ fn show(view: &JobView) -> String {
         let _ = writeln!(text, "lane:       {}", pipeline.lane);
     }
     if let Some(demand) = &view.demand {
-        let place = format!("job {} of {} in {}", demand.job, demand.repository.forge, demand.repository.name);
+        let place =
+            format!("job {} of {} in {}", demand.job, demand.repository.forge, demand.repository.name);
         let _ = writeln!(text, "demand:     {} is {}: {place}", demand.id, demand.state.name());
     }
     if let Some(spec) = &job.spec {

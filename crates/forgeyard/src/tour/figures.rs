@@ -8,6 +8,7 @@ use anyhow::Result;
 use forgeyard_api::people::PipelineView;
 use forgeyard_model::Timestamp;
 use forgeyard_model::attempt::Attempt;
+use forgeyard_model::environment::EnvironmentState;
 use forgeyard_model::job::JobKind;
 use serde_json::json;
 use std::io::Write as _;
@@ -24,6 +25,7 @@ pub fn write(to: &Path, views: &[&PipelineView]) -> Result<()> {
     let work = sum(&[JobKind::Build, JobKind::Test]);
     let rendering = sum(&[JobKind::Plan]);
     let environments: f64 = views.iter().filter_map(|view| environment(view)).sum();
+    let programs: f64 = views.iter().filter_map(|view| program(view)).sum();
     let mut line = |text: &str, value: f64, peer: (&str, f64), aim: Option<f64>| {
         let line = json!({
             "figure": text,
@@ -36,10 +38,13 @@ pub fn write(to: &Path, views: &[&PipelineView]) -> Result<()> {
         });
         writeln!(file, "{line}")
     };
-    line("tour: neither compile nor test", wall - work, ("compile and test", work), Some(5.0))?;
-    let own = wall - work - rendering - environments;
+    let rest = wall - work;
+    line("tour: neither compile nor test", rest, ("compile and test", work), Some(5.0))?;
+    line("tour: … of it the packaged program itself", programs, ("whole tour", wall), None)?;
+    let made = environments - programs;
+    line("tour: … of it the environment, asked → program starts", made, ("whole tour", wall), None)?;
+    let own = rest - rendering - environments;
     line("tour: … without rendering and environment", own, ("rendering", rendering), None)?;
-    line("tour: environment, asked → program has run", environments, ("whole tour", wall), None)?;
     for view in views {
         for lease in &view.leases {
             let attempt = view.attempts.iter().find(|attempt| attempt.id == lease.attempt);
@@ -73,6 +78,14 @@ fn steps(attempt: &Attempt) -> impl Iterator<Item = Span> {
 fn environment(view: &PipelineView) -> Option<f64> {
     let environment = view.environment.as_ref()?;
     Some(environment.since.since(environment.requested_at).as_secs_f64())
+}
+
+/// How long the packaged program ran in the environment.
+fn program(view: &PipelineView) -> Option<f64> {
+    match &view.environment.as_ref()?.state {
+        EnvironmentState::Ready { proof: Some(proof), .. } => Some(proof.took_ms? as f64 / 1000.0),
+        _ => None,
+    }
 }
 
 /// Seconds that are in at least one of the spans.

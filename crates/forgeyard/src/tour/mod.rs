@@ -165,6 +165,7 @@ impl Tour {
             source: repository.path.display().to_string(),
             protected: vec!["main".to_owned()],
             channel: "forgeyard".parse()?,
+            sites: Default::default(),
         });
         let mut config = file.farm(HostSize::here())?;
         config.access = access();
@@ -182,6 +183,7 @@ impl Tour {
                 public_url: None,
                 database: "sqlite:".to_owned(),
                 tls: None,
+                local: None,
                 config,
                 webhook_secret: Some(secret.clone()),
                 artifact_limit: 4 << 30,

@@ -7,3 +7,4 @@ mod help;
 mod offline;
 mod rig;
 mod starting;
+mod tls;

@@ -232,3 +232,57 @@ fn corpus_of_a_real_farm_is_imported_whole() {
     assert!(json["access"]["grants"].as_array().unwrap().len() > 10);
     assert!(!json["runners"].as_array().unwrap().is_empty());
 }
+
+const CREW: &str = "[[grants]]\nid = \"w\"\nrepository = { id = 7, name = \"widgets/widget\" }\nresources = [\"gpu\"]\n\
+                    events = [\"push\"]\nlists = [\"crew\"]\n[lists]\ncrew = [1, 2]\n[logins]\n1 = \"ada\"\n";
+
+#[test]
+fn change_of_access_is_told_by_whom_it_touches() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (old, new) = (path("old.toml"), path("new.toml"));
+    fs_err::write(&old, CREW).unwrap();
+    fs_err::write(&new, CREW.replace("crew = [1, 2]", "crew = [2, 3]")).unwrap();
+    let said = alone(&["access", "diff", &old, &new]).ends(1).out;
+    assert!(said.contains("ada (1)") && said.contains("opens, by w"), "{said}");
+    let said = alone(&["access", "diff", &old, &old]).ends(0).out;
+    assert!(said.contains("nothing changes"), "{said}");
+    let json = alone(&["access", "diff", "--json", &old, &new]).ends(1).out;
+    let lines: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((lines[0]["change"].as_str(), lines[0]["people"][0].as_str()), (Some("opened"), Some("3")));
+}
+
+#[test]
+fn recorded_webhook_is_decided_by_an_access_file_without_a_farm() {
+    use forgeyard_formats::webhook::compose::{ComposedPush, ComposedRepository};
+    use forgeyard_model::forge::Person;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (access, body, broken) = (path("access.toml"), path("push.1.json"), path("push.2.json"));
+    fs_err::write(&access, CREW).unwrap();
+    let push = |person: u64| ComposedPush {
+        repository: ComposedRepository {
+            id: 7,
+            full_name: "widgets/widget".to_owned(),
+            owner: Person { id: 5, login: "widgets".to_owned() },
+            default_branch: "main".to_owned(),
+            fork: false,
+        },
+        git_ref: "refs/heads/main".to_owned(),
+        before: None,
+        after: Some("1".repeat(40)),
+        message: "x".to_owned(),
+        sender: Person { id: person, login: "somebody".to_owned() },
+        installation: 1,
+        at: "2026-01-01T00:00:00Z".to_owned(),
+    };
+    let secret = forgeyard_model::Secret::new("s");
+    fs_err::write(&broken, "{").unwrap();
+    for (person, answer) in [(1, "allowed"), (9, "refused")] {
+        fs_err::write(&body, push(person).signed(&secret).unwrap().body).unwrap();
+        let json = alone(&["access", "simulate", "--json", &access, &body, &broken]).ends(0).out;
+        let lines: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(lines[0]["answer"], answer, "{json}");
+        assert_eq!(lines[1]["answer"], "unreadable", "{json}");
+    }
+}

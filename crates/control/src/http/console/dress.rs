@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::auth;
 use crate::console::{assets, entry, routes};
 use crate::http::error::HttpError;
+use crate::http::refusals;
 use axum::Json;
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
@@ -19,23 +20,20 @@ use maud::{DOCTYPE, html};
 const PROGRAMS: [&str; 8] =
     ["/api/", "/site/", "/agent/", "/webhooks/", "/channels/", "/metrics", "/healthz", "/status.json"];
 
-/// Longest explanation of a framework's refusal that is passed on, in bytes.
-const REFUSAL: usize = 4096;
-
 /// No route has this address.
 pub async fn unknown(uri: Uri) -> HttpError {
-    let text = format!("there is nothing at {}", uri.path());
-    HttpError(ApiError::new(ErrorKind::NotFound, "http.no_route", text))
+    HttpError(refusals::no_route(uri.path()))
 }
 
 /// Gives every page its policy and every error its form.
 pub async fn dress(State(app): State<App>, request: Request, next: Next) -> Response {
     let page = wants_page(request.uri(), request.headers());
     let method = request.method().clone();
+    let path = request.uri().path().to_owned();
     let asked = page.then(|| (request.uri().clone(), request.headers().clone()));
     let mut response = next.run(request).await;
     if response.status().is_client_error() || response.status().is_server_error() {
-        let (error, status, json) = explained(response).await;
+        let (error, status, json) = explained(&path, response).await;
         response = match (error, asked) {
             (Some(error), Some((uri, headers))) => as_page(&app, &method, &uri, &headers, &error, status),
             _ => json,
@@ -64,8 +62,8 @@ fn wants_page(uri: &Uri, headers: &HeaderMap) -> bool {
 }
 
 /// The error of an answer. Refusals of the framework (a bad query, a method that is not there) get the one error type
-/// here. A page that carries its own error, as the sign-in does, is left as it is.
-async fn explained(response: Response) -> (Option<ApiError>, StatusCode, Response) {
+/// here, by [`refusals`]. A page that carries its own error, as the sign-in does, is left as it is.
+async fn explained(path: &str, response: Response) -> (Option<ApiError>, StatusCode, Response) {
     let status = response.status();
     if let Some(error) = response.extensions().get::<ApiError>().cloned() {
         return (Some(error), status, response);
@@ -75,23 +73,9 @@ async fn explained(response: Response) -> (Option<ApiError>, StatusCode, Respons
         return (None, status, response);
     }
     let (mut parts, body) = response.into_parts();
-    let text = to_bytes(body, REFUSAL).await.unwrap_or_default();
+    let text = to_bytes(body, refusals::LONGEST).await.unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
-    let error = match status {
-        StatusCode::METHOD_NOT_ALLOWED => {
-            ApiError::new(ErrorKind::Invalid, "request.method", "this address does not take that method")
-        }
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
-            ErrorKind::TooLarge,
-            "request.too_large",
-            "the body is larger than this address takes",
-        ),
-        // What went wrong inside is in the log, not in the answer.
-        status if status.is_server_error() => {
-            ApiError::new(ErrorKind::Internal, "farm.internal", "the farm made a mistake; its log says more")
-        }
-        _ => ApiError::new(ErrorKind::Invalid, "request.invalid", text),
-    };
+    let error = refusals::of(status, path, text.trim());
     parts.headers.remove(header::CONTENT_TYPE);
     parts.headers.remove(header::CONTENT_LENGTH);
     let mut json = Json(&error).into_response();

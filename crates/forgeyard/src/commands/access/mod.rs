@@ -1,5 +1,8 @@
-//! `forgeyard access`: who may use what. `check` and `import` only read files; `explain` asks the farm, or decides here
+//! `forgeyard access`: who may use what. `check`, `diff`, `simulate` and `import` only read files; `explain` asks the farm, or decides here
 //! from a file, with the same gate.
+
+mod diff;
+mod simulate;
 
 use super::{FarmArgs, named_text};
 use crate::config::{FileConfig, HostSize};
@@ -32,6 +35,18 @@ pub enum AccessCommand {
     },
     /// Ask what the gate would decide, and by which rule. Exit code 1 when it would refuse.
     Explain(ExplainArgs),
+    /// Say what a change of an access file opens and closes, and for whom. Exit code 1 when something changes.
+    Diff {
+        /// The access file as it is.
+        old: PathBuf,
+        /// The access file as it would be.
+        new: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask what the gate would have said to recorded webhooks.
+    Simulate(SimulateArgs),
     /// Turn .access.yml, .cirun.global.yml and users JSON into an access file, without a farm.
     Import(ImportArgs),
 }
@@ -59,6 +74,29 @@ pub struct ExplainArgs {
     json: bool,
     #[command(flatten)]
     farm: FarmArgs,
+}
+
+/// Events that were recorded.
+#[derive(Args, Clone)]
+pub struct SimulateArgs {
+    /// The access file.
+    file: PathBuf,
+    /// Bodies of webhooks, a file each.
+    #[arg(required = true)]
+    bodies: Vec<PathBuf>,
+    /// The event that they are of, as the forge names it; told by the names of the files (`push.1.json`) when absent.
+    #[arg(long)]
+    event: Option<String>,
+    /// Pool or resource; all that the access file opens when absent. May be given more than once.
+    #[arg(long = "resource")]
+    resources: Vec<String>,
+    /// Configuration of the farm, for its repositories and their protected branches. Without it every repository of a
+    /// grant counts as configured, with `main` protected.
+    #[arg(long, env = "FORGEYARD_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Files of another farm.
@@ -98,6 +136,8 @@ pub async fn run(command: AccessCommand) -> Result<ExitCode> {
     match command {
         AccessCommand::Check { file, config, json } => check(&file, config.as_deref(), json),
         AccessCommand::Explain(args) => explain(args).await,
+        AccessCommand::Diff { old, new, json } => difference(&old, &new, json),
+        AccessCommand::Simulate(args) => simulated(&args),
         AccessCommand::Import(args) => import(&args),
     }
 }
@@ -206,6 +246,64 @@ fn trouble(access: &Access, config: Option<&FarmConfig>) -> Vec<String> {
     trouble
 }
 
+fn difference(old: &Path, new: &Path, json: bool) -> Result<ExitCode> {
+    let lines = diff::changes(&configured(read(old)?)?, &configured(read(new)?)?);
+    if json {
+        output::say_json(&lines)?;
+    } else {
+        let rows: Vec<Vec<String>> = lines
+            .iter()
+            .map(|line| {
+                let what = match &line.change {
+                    diff::Change::Opened { by } => format!("opens, by {}", by.join(", ")),
+                    diff::Change::Closed { because } => format!("closes: {because}"),
+                    diff::Change::Isolation { from, to } => format!("isolation {from} becomes {to}"),
+                };
+                let event = super::word(&line.event);
+                vec![line.repository.clone(), line.resource.clone(), event, line.people.join(", "), what]
+            })
+            .collect();
+        let head = ["repository", "resource", "event", "for", "change"];
+        output::say(&table_or("nothing changes for anybody", &head, &rows))?;
+    }
+    Ok(if lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn simulated(args: &SimulateArgs) -> Result<ExitCode> {
+    let access = read(&args.file)?;
+    let named: BTreeSet<String> =
+        access.grants.iter().flat_map(|grant| grant.resources.iter().cloned()).collect();
+    let resources: Vec<String> =
+        if args.resources.is_empty() { named.into_iter().collect() } else { args.resources.clone() };
+    let config = match &args.config {
+        Some(path) => {
+            let mut config = FileConfig::read(Some(path))?.farm(HostSize::here())?;
+            config.access = access;
+            config
+        }
+        None => configured(access)?,
+    };
+    let mut lines = Vec::new();
+    for body in &args.bodies {
+        lines.extend(simulate::ask(&config, args.event.as_deref(), body, &resources)?);
+    }
+    if args.json {
+        output::say_json(&lines)?;
+    } else {
+        let rows: Vec<Vec<String>> = lines
+            .iter()
+            .map(|line| {
+                // The last part of the path tells files apart well enough, and leaves room for the reason.
+                let file = Path::new(&line.file).file_name().unwrap_or(line.file.as_ref());
+                let file = file.to_string_lossy().into_owned();
+                vec![file, line.resource.clone(), line.answer.to_owned(), line.why.clone()]
+            })
+            .collect();
+        output::say(&table_or("there was nothing to ask", &["body", "resource", "answer", "why"], &rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 async fn explain(args: ExplainArgs) -> Result<ExitCode> {
     let number = |text: &str, what: &str| -> Result<u64> {
         text.parse().map_err(|_| {
@@ -268,6 +366,7 @@ fn configured(access: Access) -> Result<FarmConfig> {
             source: String::new(),
             protected: vec!["main".to_owned()],
             channel: config.folder_channel.clone(),
+            sites: Default::default(),
         });
     }
     config.access = access;
