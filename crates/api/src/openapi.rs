@@ -11,6 +11,7 @@ use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::{EventRecord, UsageFact};
 use forgeyard_model::delivery::Delivery;
+use forgeyard_model::demand::Demand;
 use forgeyard_model::device::Device;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
@@ -159,6 +160,9 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
         (Method::Post, "/api/v1/environments/{id}/result") => {
             Shape::takes(of.one::<EnvironmentResult>(), json(nothing()))
         }
+        (Method::Get, "/api/v1/queue") => Shape::gives(json(of.many::<QueueRow>())),
+        (Method::Get, "/api/v1/demands") => Shape::gives(json(of.many::<Demand>())),
+        (Method::Get, "/api/v1/demands/{id}") => Shape::gives(json(of.one::<DemandView>())),
         (Method::Get, "/api/v1/deliveries") => Shape::gives(json(of.many::<Delivery>())),
         (Method::Get, "/api/v1/events") => Shape::gives(json(of.many::<EventRecord>()))
             .query("subject", false, Type::String, "Only of this thing, for example a job's id.")

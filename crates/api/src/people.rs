@@ -57,6 +57,40 @@ pub struct JobView {
     pub events: Vec<EventRecord>,
 }
 
+/// A job of a forge with all that belongs to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DemandView {
+    /// The job of the forge.
+    pub demand: Demand,
+    /// Why it is where it is.
+    pub why: Why,
+    /// Jobs of this farm that were to bring it a runner, oldest first.
+    pub launches: Vec<Job>,
+}
+
+/// Something that waits, was held or was refused.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueueRow {
+    /// `job_…` of this farm, or `dem_…` of a forge.
+    pub id: String,
+    /// What it is, for people.
+    pub what: String,
+    /// `owner/name` of its repository.
+    pub repository: String,
+    /// State.
+    pub state: String,
+    /// Since when it waits.
+    pub since: Timestamp,
+    /// Place in the queue, from 1, when it waits for capacity.
+    pub position: Option<u32>,
+    /// Why, with evidence and fix.
+    pub reason: Explanation,
+    /// What happens next without anybody's doing.
+    pub next: String,
+}
+
 /// Why a job is where it is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

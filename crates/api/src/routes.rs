@@ -108,6 +108,13 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/environments", VIEWER, "Newest environments."),
     get("/api/v1/environment-work", OPERATOR, "The next environment to make, or null when the wait is over."),
     post("/api/v1/environments/{id}/result", OPERATOR, "What came of making an environment."),
+    get("/api/v1/queue", VIEWER, "Who waits, since when and why; then who was refused lately."),
+    get("/api/v1/demands", VIEWER, "Newest jobs of forges that want or wanted a runner."),
+    get(
+        "/api/v1/demands/{id}",
+        VIEWER,
+        "A job of a forge, why it is where it is, and what was launched for it.",
+    ),
     get("/api/v1/deliveries", VIEWER, "Newest webhook deliveries and what became of them."),
     get("/api/v1/events", VIEWER, "The audit trail, newest first."),
     get("/api/v1/usage", VIEWER, "Usage facts of a span of time."),

@@ -2,13 +2,14 @@
 
 use crate::app::App;
 use crate::http::error::{self, HttpError};
-use forgeyard_api::people::{JobView, PipelineView, SiteStatus, Status, Why};
+use forgeyard_api::people::{DemandView, JobView, PipelineView, QueueRow, SiteStatus, Status, Why};
 use forgeyard_db::EventQuery;
 use forgeyard_engine::Farm;
 use forgeyard_model::attempt::Attempt;
+use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::DeviceState;
-use forgeyard_model::job::{Job, JobKind};
-use forgeyard_model::{ArtifactId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
+use forgeyard_model::job::{Job, JobKind, JobState};
+use forgeyard_model::{ArtifactId, DemandId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
 use std::collections::BTreeMap;
 
 fn in_order(jobs: &mut [Job]) {
@@ -76,6 +77,72 @@ pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
         lines: answer.lines,
         allowed_by: allowed_by.unwrap_or_default(),
     })
+}
+
+/// A job of a forge.
+pub fn demand(farm: &Farm, id: DemandId) -> Result<DemandView, HttpError> {
+    let demand = farm.demands.get(&id).ok_or_else(|| error::missing("demand", id))?;
+    let answer = forgeyard_engine::why::of_demand(farm, demand);
+    let allowed_by = demand.admission.as_ref().map(|admission| admission.by.clone());
+    Ok(DemandView {
+        demand: demand.clone(),
+        why: Why {
+            state: demand.state.name().to_owned(),
+            reason: answer.reason,
+            position: answer.position,
+            next: answer.next,
+            lines: answer.lines,
+            allowed_by: allowed_by.unwrap_or_default(),
+        },
+        launches: farm.jobs_of(id).cloned().collect(),
+    })
+}
+
+/// Who waits, in the order of the queue and then of age; then those that were refused lately, newest first. A launch is
+/// shown as the job of the forge that it is for.
+pub fn queue(farm: &Farm, most: usize) -> Vec<QueueRow> {
+    let waits = |demand: &&Demand| {
+        !matches!(demand.state, DemandState::Running | DemandState::Refused { .. }) && !demand.state.ended()
+    };
+    let forge = farm.demands.values().filter(waits).map(|demand| demand_row(farm, demand));
+    let own = farm
+        .jobs
+        .values()
+        .filter(|job| matches!(job.state, JobState::Queued | JobState::Held(_)))
+        .filter_map(|job| Some((job, farm.pipelines.get(&job.owner.pipeline()?)?)))
+        .map(|(job, pipeline)| {
+            let answer = forgeyard_engine::why::why(farm, job);
+            QueueRow {
+                id: job.id.to_string(),
+                what: job.key.clone(),
+                repository: pipeline.event.repository.name.clone(),
+                state: job.state.name().to_owned(),
+                since: job.since,
+                position: answer.position,
+                reason: answer.reason,
+                next: answer.next,
+            }
+        });
+    let mut rows: Vec<QueueRow> = forge.chain(own).collect();
+    rows.sort_by_key(|row| (row.position.unwrap_or(u32::MAX), row.since));
+    let refused = farm.demands.values().rev().filter(|row| matches!(row.state, DemandState::Refused { .. }));
+    rows.extend(refused.take(most).map(|demand| demand_row(farm, demand)));
+    rows.truncate(most);
+    rows
+}
+
+fn demand_row(farm: &Farm, demand: &Demand) -> QueueRow {
+    let answer = forgeyard_engine::why::of_demand(farm, demand);
+    QueueRow {
+        id: demand.id.to_string(),
+        what: demand.name.clone(),
+        repository: demand.repository.name.clone(),
+        state: demand.state.name().to_owned(),
+        since: demand.created_at,
+        position: answer.position,
+        reason: answer.reason,
+        next: answer.next,
+    }
 }
 
 /// State of the farm.

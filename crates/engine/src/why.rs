@@ -1,7 +1,8 @@
-//! Why a job is where it is: one text for CLI, API, console and check run.
+//! Why a job, or a job of a forge, is where it is: one text for CLI, API, console and check run.
 
 use crate::farm::Farm;
 use forgeyard_model::Explanation;
+use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::verdict::{LogLine, Outcome, RetryPolicy};
 
@@ -55,6 +56,56 @@ pub fn why(farm: &Farm, job: &Job) -> Answer {
         }
     };
     Answer { reason, position, next, lines }
+}
+
+/// Explains a job of a forge. While a runner is owed to it, its launch says what it waits for.
+pub fn of_demand(farm: &Farm, demand: &Demand) -> Answer {
+    let launch = demand.launch.and_then(|id| farm.jobs.get(&id));
+    if let (DemandState::Wanted | DemandState::Launching, Some(launch)) = (&demand.state, launch) {
+        let answer = why(farm, launch);
+        let next = match demand.state {
+            DemandState::Wanted => answer.next,
+            _ => "the machine registers with the forge, which gives it a job that its labels suit".to_owned(),
+        };
+        return Answer { next, ..answer };
+    }
+    let (reason, next) = match &demand.state {
+        DemandState::Unread => (
+            Explanation::new("demand.unread", "the forge is being asked whose work it is"),
+            "the gate decides when the forge has answered".to_owned(),
+        ),
+        DemandState::Waiting => (
+            Explanation::new("demand.waiting", "a rule of an environment holds it at the forge"),
+            "nothing here, until the forge queues it".to_owned(),
+        ),
+        DemandState::Held { reason, until } => (
+            reason.clone(),
+            match until {
+                Some(until) => format!("it is tried again at {until}"),
+                None => "it waits until somebody does what is missing".to_owned(),
+            },
+        ),
+        DemandState::Refused { reason } => {
+            (reason.clone(), "nothing, until the access files or the configuration change".to_owned())
+        }
+        DemandState::Wanted | DemandState::Launching => (
+            Explanation::new("demand.wanted", "a runner is owed to it"),
+            "it is queued in a moment".to_owned(),
+        ),
+        DemandState::Running => {
+            let by = demand.taken_by.as_ref().map_or("a runner", |taker| taker.name.as_str());
+            (
+                Explanation::new("demand.running", format!("{by} has it")),
+                "it ends when the forge says so".to_owned(),
+            )
+        }
+        DemandState::Ended => {
+            let how = demand.conclusion.as_deref().unwrap_or("unknown");
+            (Explanation::new("demand.ended", format!("the forge ended it as `{how}`")), "nothing".to_owned())
+        }
+        DemandState::Withdrawn { reason } => (reason.clone(), "nothing".to_owned()),
+    };
+    Answer { reason, position: None, next, lines: Vec::new() }
 }
 
 fn held(farm: &Farm, job: &Job, hold: &Hold) -> (Explanation, String) {

@@ -2,10 +2,12 @@
 
 use super::http::{self, ClientError, HttpOptions};
 use crate::people::*;
+use forgeyard_model::DemandId;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::{EventRecord, UsageFact};
 use forgeyard_model::delivery::Delivery;
+use forgeyard_model::demand::Demand;
 use forgeyard_model::device::Device;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
@@ -202,6 +204,21 @@ impl Client {
         result: &EnvironmentResult,
     ) -> Result<(), ClientError> {
         self.act(&format!("/api/v1/environments/{id}/result"), result).await
+    }
+
+    /// Who waits, since when and why.
+    pub async fn queue(&self) -> Result<Vec<QueueRow>, ClientError> {
+        self.get("/api/v1/queue").await
+    }
+
+    /// Newest jobs of forges that want or wanted a runner.
+    pub async fn demands(&self) -> Result<Vec<Demand>, ClientError> {
+        self.get("/api/v1/demands").await
+    }
+
+    /// A job of a forge, why it is where it is, and what was launched for it.
+    pub async fn demand(&self, id: DemandId) -> Result<DemandView, ClientError> {
+        self.get(&format!("/api/v1/demands/{id}")).await
     }
 
     /// Newest webhook deliveries.

@@ -6,6 +6,8 @@ use forgeyard_model::{
 
 /// The list of pipelines; also the front page.
 pub const PIPELINES: &str = "/pipelines";
+/// Who waits.
+pub const QUEUE: &str = "/queue";
 /// All devices.
 pub const DEVICES: &str = "/devices";
 /// All sites.

@@ -85,6 +85,8 @@ impl Names {
 pub enum Tab {
     /// Pipelines and jobs.
     Pipelines,
+    /// Who waits.
+    Queue,
     /// Devices and sites.
     Devices,
     /// Artifacts.
@@ -105,8 +107,9 @@ pub enum Tab {
     None,
 }
 
-const TABS: [(Tab, &str, &str); 9] = [
+const TABS: [(Tab, &str, &str); 10] = [
     (Tab::Pipelines, routes::PIPELINES, "Pipelines"),
+    (Tab::Queue, routes::QUEUE, "Queue"),
     (Tab::Devices, routes::DEVICES, "Devices"),
     (Tab::Artifacts, routes::ARTIFACTS, "Artifacts"),
     (Tab::Channels, routes::CHANNELS, "Channels"),

@@ -65,6 +65,9 @@ pub fn routes() -> Routes {
         .route("/api/v1/environments", get(environments))
         .route("/api/v1/environment-work", get(environment_work))
         .route("/api/v1/environments/{id}/result", post(environment_result))
+        .route("/api/v1/queue", get(queue))
+        .route("/api/v1/demands", get(demands))
+        .route("/api/v1/demands/{id}", get(demand))
         .route("/api/v1/deliveries", get(deliveries))
         .route("/api/v1/events", get(events))
         .route("/api/v1/usage", get(usage))
@@ -335,6 +338,25 @@ async fn environment_result(
     let effect = forgeyard_model::EffectId::derive(id, "make");
     let result = forgeyard_model::effect::EffectResult::Environment { state: Box::new(result.state) };
     act(&app, &caller, Role::Operator, Input::EffectSettled { effect, result: Box::new(result) }).await
+}
+
+async fn queue(State(app): State<App>, _: Caller) -> Answer<Value> {
+    let rows = views::queue(&app.core.read(), LIST);
+    Ok(Json(json!(rows)))
+}
+
+async fn demands(State(app): State<App>, _: Caller) -> Answer<Value> {
+    let farm = app.core.read();
+    let newest: Vec<_> = farm.demands.values().rev().take(LIST).collect();
+    Ok(Json(json!(newest)))
+}
+
+async fn demand(
+    State(app): State<App>,
+    _: Caller,
+    Path(id): Path<forgeyard_model::DemandId>,
+) -> Answer<DemandView> {
+    Ok(Json(views::demand(&app.core.read(), id)?))
 }
 
 async fn deliveries(State(app): State<App>, _: Caller) -> Answer<Value> {

@@ -1,7 +1,7 @@
 //! Rows that stand alone: sites, devices, deliveries, events, access, status.
 
 use super::*;
-use forgeyard_api::people::{SiteStatus, Status};
+use forgeyard_api::people::{QueueRow, SiteStatus, Status};
 use forgeyard_control::console::Names;
 use forgeyard_control::console::devices::DevicesView;
 use forgeyard_model::access::{Access, EventClass, Grant, GrantRepository};
@@ -447,4 +447,67 @@ pub fn empty_status() -> Status {
         sites: Vec::new(),
         ..status(false)
     }
+}
+
+pub fn queue() -> Vec<QueueRow> {
+    let row = |id: &str, what: &str, state: &str, seconds: u64, position, reason: Explanation, next: &str| {
+        QueueRow {
+            id: id.to_owned(),
+            what: what.to_owned(),
+            repository: "harbour/kestrel".to_owned(),
+            state: state.to_owned(),
+            since: ago(seconds),
+            position,
+            reason,
+            next: next.to_owned(),
+        }
+    };
+    let busy = Explanation::new("queue.device_busy", "all 2 devices of kind nvidia are held")
+        .with("NVIDIA RTX 4000 SFF Ada Generation: held by test/fy-app/gpu for 12 min");
+    let asked = Explanation::new("demand.unread", "the forge is being asked whose work it is");
+    let pause = Explanation::new("image.runner_too_old", "no runner came up for it: the forge no longer accepts the version of the runner program in the image")
+        .fix("build the image again with the newest runner program, and let its alias point there");
+    let refused = Explanation::new("gate.people", "nobody who takes part may use `gpu` for pull requests")
+        .with("grant `kestrel-main`: tomas-dev (55001) is not in `users`")
+        .fix("ask an operator to add 55001 to `users` of `kestrel-main`");
+    let placed = "it is placed as soon as a machine that suits it is free";
+    vec![
+        row(
+            "dem_01jd0000000000000000000001",
+            "cuda-tests (12.8)",
+            "wanted",
+            240,
+            Some(1),
+            busy.clone(),
+            placed,
+        ),
+        row("dem_01jd0000000000000000000002", "cuda-tests (12.9)", "wanted", 235, Some(2), busy, placed),
+        row(
+            "dem_01jd0000000000000000000003",
+            "docs",
+            "unread",
+            3,
+            None,
+            asked,
+            "the gate decides when the forge has answered",
+        ),
+        row(
+            "dem_01jd0000000000000000000004",
+            "bench",
+            "held",
+            4_000,
+            None,
+            pause,
+            "it is tried again at 12:40",
+        ),
+        row(
+            "dem_01jd0000000000000000000005",
+            "cuda-tests (12.8)",
+            "refused",
+            9_000,
+            None,
+            refused,
+            "nothing, until the access files or the configuration change",
+        ),
+    ]
 }

@@ -7,7 +7,7 @@ use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_api::people::PipelineView;
 use forgeyard_control::console::{
     Names, Shell, access, artifacts, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, job, log::LogWindow, pipeline, pipelines, sites, status,
+    environments, job, log::LogWindow, pipeline, pipelines, queue, sites, status,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::attempt::AttemptState;
@@ -210,6 +210,13 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
             *reason = explanation(text);
         }
     }
+    let mut waiting = farm::queue();
+    for row in &mut waiting {
+        row.what = text.to_owned();
+        row.repository = text.to_owned();
+        row.next = text.to_owned();
+        row.reason = explanation(text);
+    }
     let mut events = farm::events();
     for event in &mut events {
         event.subject = text.to_owned();
@@ -245,6 +252,7 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         ("sites", sites::sites(shell, &hosts)),
         ("channel", channels::channel(shell, &channel)),
         ("channels", channels::channels(shell, std::slice::from_ref(&channel))),
+        ("queue", queue::queue(shell, &waiting)),
         ("deliveries", deliveries::deliveries(shell, &came, &Pager::default())),
         ("audit", audit::audit(shell, &events, text, &Pager::default())),
         ("access refused", access::access(shell, &rules, &question, Some(&deny), Some(text))),
@@ -272,6 +280,7 @@ pub fn empty_pages(shell: &Shell) -> Vec<(String, String)> {
         ("channels", channels::channels(shell, &[])),
         ("environments", environments::environments(shell, &[])),
         ("access", access::access(shell, &Access::default(), &access::Question::default(), None, None)),
+        ("queue", queue::queue(shell, &[])),
         ("deliveries", deliveries::deliveries(shell, &[], &none)),
         ("audit", audit::audit(shell, &[], "", &none)),
         ("audit of a thing", audit::audit(shell, &[], "job_x", &none)),

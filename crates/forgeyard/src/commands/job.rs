@@ -116,7 +116,12 @@ pub async fn run(command: JobCommand) -> Result<ExitCode> {
 }
 
 /// Says why a job is where it is.
-pub async fn why(OneJob { job, read }: OneJob) -> Result<ExitCode> {
+async fn why(OneJob { job, read }: OneJob) -> Result<ExitCode> {
+    why_of(job, &read).await
+}
+
+/// The same, for a job that is known by its id.
+pub async fn why_of(job: JobId, read: &ReadArgs) -> Result<ExitCode> {
     let client = read.farm.client()?;
     let why = client.why(job).await?;
     if read.json {
@@ -133,7 +138,12 @@ const SHOWN: usize = 20;
 /// The reason as text. The name of the job is a courtesy: without it the reason is still shown.
 pub async fn why_text(client: &Client, job: JobId, why: &Why) -> String {
     let key = client.job(job).await.map(|view| format!(" ({})", view.job.key)).unwrap_or_default();
-    let mut text = format!("{job}{key}: {}\n{}\n", why.state, why.reason);
+    reason_text(&format!("{job}{key}"), &job.to_string(), why)
+}
+
+/// A reason as text, for a thing that is called so and has this id.
+pub fn reason_text(name: &str, id: &str, why: &Why) -> String {
+    let mut text = format!("{name}: {}\n{}\n", why.state, why.reason);
     if let Some(position) = why.position {
         text.push_str(&format!("place in the queue: {position}\n"));
     }
@@ -142,7 +152,7 @@ pub async fn why_text(client: &Client, job: JobId, why: &Why) -> String {
     }
     let earlier = why.lines.len().saturating_sub(SHOWN);
     if earlier > 0 {
-        let _ = writeln!(text, "         … {earlier} earlier lines: `forgeyard why --json {job}`");
+        let _ = writeln!(text, "         … {earlier} earlier lines: `forgeyard why --json {id}`");
     }
     for line in &why.lines[earlier..] {
         let number = if line.number == 0 { "kernel".to_owned() } else { line.number.to_string() };

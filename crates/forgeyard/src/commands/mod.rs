@@ -5,6 +5,7 @@ pub mod access;
 pub mod artifact;
 pub mod audit;
 pub mod channel;
+pub mod demand;
 pub mod device;
 pub mod doctor;
 pub mod environment;
@@ -92,7 +93,12 @@ pub enum ClientCommand {
     /// Run a recipe folder through build and test.
     Run(run::RunArgs),
     /// Say why a job waits, was refused or failed.
-    Why(job::OneJob),
+    Why(demand::WhyArgs),
+    /// Show who waits, since when and why.
+    Queue(ReadArgs),
+    /// Jobs of forges that want a runner: list, show.
+    #[command(subcommand)]
+    Demand(demand::DemandCommand),
     /// Show the state of the farm.
     Status(ReadArgs),
     /// Jobs: list, show, read the log, cancel, run again.
@@ -140,11 +146,13 @@ pub enum ClientCommand {
 pub async fn run(command: ClientCommand) -> Result<ExitCode> {
     match command {
         ClientCommand::Run(args) => run::run(args).await,
-        ClientCommand::Why(args) => job::why(args).await,
+        ClientCommand::Why(args) => demand::why(args).await,
         ClientCommand::Status(args) => status::run(args).await,
         ClientCommand::Job(command) => job::run(command).await,
         ClientCommand::Runner(command) => runner::run(command).await,
         ClientCommand::Device(command) => device::run(command).await,
+        ClientCommand::Queue(read) => demand::queue(read).await,
+        ClientCommand::Demand(command) => demand::run(command).await,
         ClientCommand::Lease(command) => lease::run(command).await,
         ClientCommand::Pool(command) => pool::run(command).await,
         ClientCommand::Image(command) => image::run(command).await,

@@ -45,6 +45,7 @@ pub fn routes() -> Routes {
         .route("/", get(pages::front))
         .route("/pipelines", get(pages::pipelines))
         .route("/pipelines/{id}", get(pages::pipeline))
+        .route("/queue", get(pages::queue))
         .route("/jobs/{id}", get(job::job))
         .route("/devices", get(pages::devices))
         .route("/sites", get(pages::sites))

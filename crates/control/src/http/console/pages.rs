@@ -84,6 +84,12 @@ pub(super) async fn pipelines(
     }
 }
 
+/// Who waits, and why.
+pub(super) async fn queue(State(app): State<App>, caller: Caller) -> Page {
+    let rows = views::queue(&app.core.read(), 4 * ROWS);
+    html(console::queue::queue(&shell(&app, Some(&caller)), &rows))
+}
+
 /// A pipeline, or its live part.
 pub(super) async fn pipeline(
     State(app): State<App>,

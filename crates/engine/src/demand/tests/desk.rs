@@ -83,6 +83,7 @@ pub(super) fn config() -> FarmConfig {
         source: "/nowhere".to_owned(),
         protected: vec!["main".to_owned()],
         channel: "main".parse().unwrap(),
+        sites: Default::default(),
     });
     FarmConfig {
         farm: "test".to_owned(),
