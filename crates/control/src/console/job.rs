@@ -21,10 +21,13 @@ pub fn job(shell: &Shell, view: &JobView, why: &Why, log: &LogWindow, names: &Na
         (Some(pipeline), _) => {
             format!("{} · {}", pipeline.event.repository.name, words::trigger(&pipeline.event))
         }
-        (None, Some(demand)) => format!("{} · job {} of {}", demand.repository.name, demand.job, demand.repository.forge),
+        (None, Some(demand)) => {
+            format!("{} · job {} of {}", demand.repository.name, demand.job, demand.repository.forge)
+        }
         (None, None) => "no longer known".to_owned(),
     };
-    let owner_page = pipeline.map_or_else(|| routes::PIPELINES.to_owned(), |pipeline| routes::pipeline(pipeline.id));
+    let owner_page =
+        pipeline.map_or_else(|| routes::PIPELINES.to_owned(), |pipeline| routes::pipeline(pipeline.id));
     page(
         shell,
         Tab::Pipelines,

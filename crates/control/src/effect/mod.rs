@@ -113,9 +113,11 @@ async fn settle(app: &App, id: EffectId, effect: Effect) {
 
 /// What can be said of a forge to which this control plane has no connection.
 fn not_connected(repository: &Repository) -> Trouble {
-    let text = format!("no connection to this forge is configured: {} of {}", repository.name, repository.forge);
+    let text =
+        format!("no connection to this forge is configured: {} of {}", repository.name, repository.forge);
     Trouble::Never(
-        Explanation::new("forge.not_connected", text).fix("connect the forge, so that its jobs can get runners"),
+        Explanation::new("forge.not_connected", text)
+            .fix("connect the forge, so that its jobs can get runners"),
     )
 }
 
