@@ -76,6 +76,11 @@ async fn explained(path: &str, response: Response) -> (Option<ApiError>, StatusC
     let text = to_bytes(body, refusals::LONGEST).await.unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let error = refusals::of(status, path, text.trim());
+    // One kind of error has one status; only the method has one that its kind does not tell.
+    let status = match status {
+        StatusCode::METHOD_NOT_ALLOWED => status,
+        _ => StatusCode::from_u16(error.kind.status()).unwrap_or(status),
+    };
     parts.headers.remove(header::CONTENT_TYPE);
     parts.headers.remove(header::CONTENT_LENGTH);
     let mut json = Json(&error).into_response();
