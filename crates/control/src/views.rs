@@ -82,7 +82,7 @@ pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
 /// A job of a forge.
 pub fn demand(farm: &Farm, id: DemandId) -> Result<DemandView, HttpError> {
     let demand = farm.demands.get(&id).ok_or_else(|| error::missing("demand", id))?;
-    let answer = forgeyard_engine::why::of_demand(farm, demand);
+    let answer = forgeyard_engine::why::why_demand(farm, demand);
     let allowed_by = demand.admission.as_ref().map(|admission| admission.by.clone());
     Ok(DemandView {
         demand: demand.clone(),
@@ -132,7 +132,7 @@ pub fn queue(farm: &Farm, most: usize) -> Vec<QueueRow> {
 }
 
 fn demand_row(farm: &Farm, demand: &Demand) -> QueueRow {
-    let answer = forgeyard_engine::why::of_demand(farm, demand);
+    let answer = forgeyard_engine::why::why_demand(farm, demand);
     QueueRow {
         id: demand.id.to_string(),
         what: demand.name.clone(),

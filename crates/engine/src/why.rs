@@ -1,4 +1,4 @@
-//! Why a job, or a job of a forge, is where it is: one text for CLI, API, console and check run.
+//! Why a job, or a demand, is where it is: one text for CLI, API, console and check run.
 
 use crate::farm::Farm;
 use forgeyard_model::Explanation;
@@ -58,54 +58,59 @@ pub fn why(farm: &Farm, job: &Job) -> Answer {
     Answer { reason, position, next, lines }
 }
 
-/// Explains a job of a forge. While a runner is owed to it, its launch says what it waits for.
-pub fn of_demand(farm: &Farm, demand: &Demand) -> Answer {
-    let launch = demand.launch.and_then(|id| farm.jobs.get(&id));
-    if let (DemandState::Wanted | DemandState::Launching, Some(launch)) = (&demand.state, launch) {
-        let answer = why(farm, launch);
-        let next = match demand.state {
-            DemandState::Wanted => answer.next,
-            _ => "the machine registers with the forge, which gives it a job that its labels suit".to_owned(),
-        };
-        return Answer { next, ..answer };
-    }
-    let (reason, next) = match &demand.state {
-        DemandState::Unread => (
-            Explanation::new("demand.unread", "the forge is being asked whose work it is"),
-            "the gate decides when the forge has answered".to_owned(),
+/// Explains a demand: what it waits for itself, or what its launch waits for.
+pub fn why_demand(farm: &Farm, demand: &Demand) -> Answer {
+    let plain = |code: &str, text: String, next: &str| Answer {
+        reason: Explanation::new(code, text),
+        position: None,
+        next: next.to_owned(),
+        lines: Vec::new(),
+    };
+    let forge = &demand.repository.forge;
+    match &demand.state {
+        DemandState::Unread => plain(
+            "demand.unread",
+            format!("{forge} is being asked whose work run {} is", demand.run),
+            "the gate decides when that is known",
         ),
-        DemandState::Waiting => (
-            Explanation::new("demand.waiting", "a rule of an environment holds it at the forge"),
-            "nothing here, until the forge queues it".to_owned(),
+        DemandState::Waiting => plain(
+            "demand.waiting",
+            format!("a rule of an environment at {forge} holds it"),
+            "a runner is wanted when the forge lets it go",
         ),
-        DemandState::Held { reason, until } => (
-            reason.clone(),
-            match until {
+        DemandState::Held { reason, until } => Answer {
+            reason: reason.clone(),
+            position: None,
+            next: match until {
                 Some(until) => format!("it is tried again at {until}"),
-                None => "it waits until somebody does what is missing".to_owned(),
+                None => "it waits until somebody approves this head".to_owned(),
             },
-        ),
-        DemandState::Refused { reason } => {
-            (reason.clone(), "nothing, until the access files or the configuration change".to_owned())
+            lines: Vec::new(),
+        },
+        DemandState::Refused { reason } => Answer {
+            reason: reason.clone(),
+            position: None,
+            next: "nothing, until the access files change".to_owned(),
+            lines: Vec::new(),
+        },
+        DemandState::Wanted | DemandState::Launching => {
+            match demand.launch.and_then(|launch| farm.jobs.get(&launch)) {
+                Some(launch) => why(farm, launch),
+                None => plain("demand.no_launch", "its launch is no longer known".to_owned(), "nothing"),
+            }
         }
-        DemandState::Wanted | DemandState::Launching => (
-            Explanation::new("demand.wanted", "a runner is owed to it"),
-            "it is queued in a moment".to_owned(),
-        ),
         DemandState::Running => {
             let by = demand.taken_by.as_ref().map_or("a runner", |taker| taker.name.as_str());
-            (
-                Explanation::new("demand.running", format!("{by} has it")),
-                "it ends when the forge says so".to_owned(),
-            )
+            plain("demand.running", format!("{by} has it"), "it ends by the word of the forge")
         }
         DemandState::Ended => {
             let how = demand.conclusion.as_deref().unwrap_or("unknown");
-            (Explanation::new("demand.ended", format!("the forge ended it as `{how}`")), "nothing".to_owned())
+            plain("demand.ended", format!("{forge} says: {how}"), "nothing")
         }
-        DemandState::Withdrawn { reason } => (reason.clone(), "nothing".to_owned()),
-    };
-    Answer { reason, position: None, next, lines: Vec::new() }
+        DemandState::Withdrawn { reason } => {
+            Answer { reason: reason.clone(), position: None, next: "nothing".to_owned(), lines: Vec::new() }
+        }
+    }
 }
 
 fn held(farm: &Farm, job: &Job, hold: &Hold) -> (Explanation, String) {
