@@ -131,9 +131,14 @@ impl Call {
         self
     }
 
-    /// A thing that people see, made by an App that alone may change it.
+    /// A thing that people see. It belongs to the App that made it.
     pub(crate) fn content(mut self) -> Self {
         self.cost = Cost::Content;
+        self.by_first()
+    }
+
+    /// Only by the first App.
+    pub(crate) fn by_first(mut self) -> Self {
         self.through = Through::First;
         self
     }
