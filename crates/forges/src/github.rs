@@ -34,6 +34,7 @@ mod key;
 mod link;
 pub mod rs256;
 mod runners;
+pub mod scaleset;
 mod token;
 mod wire;
 

@@ -18,6 +18,9 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// Calls of one App at the same time; GitHub allows 100.
 const AT_ONCE: usize = 80;
 
+/// Stands for "no installation" among those whose limits are counted. GitHub's ids begin above.
+const AT_THE_DOOR: u64 = 0;
+
 /// What a client is made of.
 pub struct GithubOptions {
     /// Which GitHub.
@@ -242,6 +245,12 @@ impl Github {
     pub(crate) async fn as_app(&self, app: &App, call: Call) -> Result<Answer, GithubError> {
         let token = app.identity.sign(self.now())?;
         self.exchange(app, None, Proof::Bearer(token), &call).await
+    }
+
+    /// Makes a call with a registration token, which opens the way to the actions service. What its answer says of limits is kept apart: it
+    /// is not known whose they are.
+    pub(crate) async fn at_the_door(&self, token: Secret, call: Call) -> Result<Answer, GithubError> {
+        self.exchange(self.app(0)?, Some(AT_THE_DOOR), Proof::RemoteAuth(token), &call).await
     }
 
     /// Makes a call with the rights of the installation at an account, through the App that is best off.
