@@ -5,5 +5,7 @@
 
 pub mod git;
 pub mod github;
+#[cfg(feature = "twin")]
+pub mod twin;
 
 pub use git::{Commit, ExportedTree, FetchRequest, Fetched, GitError, GitRef, GitSource, Source};

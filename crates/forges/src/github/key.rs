@@ -86,10 +86,8 @@ mod tests {
 
     #[test]
     fn a_token_names_the_app_is_a_minute_old_and_lives_nine_minutes() {
-        for pem in [
-            include_str!("../../tests/fixtures/app_key.pem"),
-            include_str!("../../tests/fixtures/app_key.pk8.pem"),
-        ] {
+        for pem in [include_str!("../twin/app_key.pem"), include_str!("../../tests/fixtures/app_key.pk8.pem")]
+        {
             let token = identity(pem).sign(Timestamp::from_micros(1_700_000_000_900_000)).unwrap();
             let mut validation = Validation::new(Algorithm::RS256);
             // The instant of the test is not today.
@@ -117,7 +115,7 @@ mod tests {
             assert!(error.starts_with("the App's private key cannot be used"), "{error}");
             assert!(!error.contains("secret-words"), "{error}");
         }
-        let printed = format!("{:?}", identity(include_str!("../../tests/fixtures/app_key.pem")));
+        let printed = format!("{:?}", identity(include_str!("../twin/app_key.pem")));
         assert_eq!(printed, "AppIdentity { issuer: \"Iv23example\", key: [secret key] }");
     }
 }

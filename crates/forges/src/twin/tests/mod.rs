@@ -1,0 +1,1 @@
+//! Claims about the simulated GitHub, on the pure state.
