@@ -1,10 +1,11 @@
-//! GitHub, as a client: App identity, typed REST calls for runners, jobs, deliveries and checks, and runner scale sets.
+//! GitHub, as a client: App identity, typed REST calls for runners, jobs, deliveries and checks, and runner scale
+//! sets.
 //!
-//! - [`Github`] holds one or more Apps. A call for an organisation or repository goes through the App that has the most left
-//!   of its hourly limit; calls on check runs always go through the first, since GitHub lets only the App that made one
-//!   change it.
-//! - Time comes from the [`Clock`] that the caller gives. Nothing here sleeps or repeats on a timer: a call that must wait
-//!   fails with [`GithubError::Limited`] and the time, and reconcilers come back.
+//! - [`Github`] holds one or more Apps. A call for an organisation or repository goes through the App that has the
+//!   most left of its hourly limit; calls on check runs always go through the first, since GitHub lets only the App
+//!   that made one change it.
+//! - Time comes from the [`Clock`] that the caller gives. Nothing here sleeps or repeats on a timer: a call that
+//!   must wait fails with [`GithubError::Limited`] and the time, and reconcilers come back.
 //! - Refusals have a [`Cause`] with an explanation and a fix.
 //!
 //! Invariants:
@@ -14,8 +15,8 @@
 //! - tokens are sent to `https` addresses only, or to this machine, and follow redirects within one origin only;
 //! - all ids are 64 bits wide;
 //! - the headers of every answer reach the [`budget`];
-//! - a call that changes something is sent once. When its answer is lost, [`GithubError::outcome_unknown`] says that the outcome
-//!   is to be read back.
+//! - a call that changes something is sent once. When its answer is lost, [`GithubError::outcome_unknown`] says
+//!   that the outcome is to be read back.
 //!
 //! Facts come from `runners.md` §3 (GitHub's documentation and published clients). It was tested against a simulated
 //! GitHub and never against GitHub itself.

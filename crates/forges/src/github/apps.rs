@@ -1,4 +1,5 @@
-//! Apps themselves: what one is and may do, where it is installed, its webhook, and the making of one from a manifest.
+//! Apps themselves: what one is and may do, where it is installed, its webhook, and the making of one from a
+//! manifest.
 
 use super::answer;
 use super::client::{Call, Github};
@@ -127,8 +128,8 @@ impl Github {
     }
 }
 
-/// Redeems the code that GitHub sends back when a person has made an App from the farm's manifest. The code is the credential:
-/// it works once, for an hour, and this is the only call without a token. It never appears in an error.
+/// Redeems the code that GitHub sends back when a person has made an App from the farm's manifest. The code is the
+/// credential: it works once, for an hour, and this is the only call without a token. It never appears in an error.
 pub async fn convert_manifest(
     endpoint: &Endpoint,
     http: &HttpOptions,

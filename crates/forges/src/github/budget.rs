@@ -1,14 +1,14 @@
 //! How many calls may be made, and when: pure arithmetic over the headers of answers and a time that is passed in.
 //!
 //! Two kinds of limits hold at once (runners.md §3.5):
-//! - *primary*: so many calls per hour, installation and bucket (`core`, `actions_runner_registration`, …). Every answer
-//!   says what is left and when it is full again. Work in the background slows down below a half and stops below
-//!   a tenth, so that what is left serves jobs;
-//! - *secondary*: points per minute and route, created things per minute and hour, none of them in headers. They are kept
-//!   before the first refusal, at nine tenths of what is published, over a sliding window.
+//! - *primary*: so many calls per hour, installation and bucket (`core`, `actions_runner_registration`, …). Every
+//!   answer says what is left and when it is full again. Work in the background slows down below a half and stops
+//!   below a tenth, so that what is left serves jobs;
+//! - *secondary*: points per minute and route, created things per minute and hour, none of them in headers. They
+//!   are kept before the first refusal, at nine tenths of what is published, over a sliding window.
 //!
-//! A refusal with `retry-after`, or one that speaks of a limit, stops all calls of the App until then: GitHub bans those who go
-//! on. Without a time it is a minute, twice as long each time in a row.
+//! A refusal with `retry-after`, or one that speaks of a limit, stops all calls of the App until then: GitHub bans
+//! those who go on. Without a time it is a minute, twice as long each time in a row.
 //!
 //! One [`Budget`] is kept per App. It counts calls in flight, so that many at once do not overrun what is left.
 

@@ -1,8 +1,8 @@
 //! Known refusals: what GitHub's text means, and what a person does about it.
 //!
-//! GitHub has no stable codes for most of these, so they are known by their texts and by the exception names of the actions
-//! service (runners.md §3.2 and §3.6; [K] marks texts that were not seen in a public source). A text that is not known is
-//! kept as it is: [`Cause::Other`].
+//! GitHub has no stable codes for most of these, so they are known by their texts and by the exception names of the
+//! actions service (runners.md §3.2 and §3.6; [K] marks texts that were not seen in a public source). A text that
+//! is not known is kept as it is: [`Cause::Other`].
 
 use serde::Deserialize;
 
@@ -26,7 +26,8 @@ pub enum Cause {
     IpAllowList,
     /// The App lacks a permission.
     PermissionMissing {
-        /// What GitHub says would do (`x-accepted-github-permissions`), such as `organization_self_hosted_runners=write`.
+        /// What GitHub says would do (`x-accepted-github-permissions`), such as
+        /// `organization_self_hosted_runners=write`.
         needs: Option<String>,
     },
     /// The organisation wants single sign-on for this token.

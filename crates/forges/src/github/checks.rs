@@ -1,7 +1,7 @@
 //! Check runs: how the farm speaks in a pull request.
 //!
-//! Always through the first App: GitHub lets only the App that made a check run change it. Making one counts as content, of which
-//! there may be 80 a minute and 500 an hour, so callers coalesce: one check run per head commit.
+//! Always through the first App: GitHub lets only the App that made a check run change it. Making one counts as
+//! content, of which there may be 80 a minute and 500 an hour, so callers coalesce: one check run per head commit.
 
 use super::client::{Call, Github};
 use super::endpoint::RepositoryPath;

@@ -247,8 +247,8 @@ impl Github {
         self.exchange(app, None, Proof::Bearer(token), &call).await
     }
 
-    /// Makes a call with a registration token, which opens the way to the actions service. What its answer says of limits is kept apart: it
-    /// is not known whose they are.
+    /// Makes a call with a registration token, which opens the way to the actions service. What its answer says of
+    /// limits is kept apart: it is not known whose they are.
     pub(crate) async fn at_the_door(&self, token: Secret, call: Call) -> Result<Answer, GithubError> {
         self.exchange(self.app(0)?, Some(AT_THE_DOOR), Proof::RemoteAuth(token), &call).await
     }
@@ -442,3 +442,6 @@ fn sooner(known: Option<GithubError>, new: GithubError) -> GithubError {
         (Some(known), _) => known,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! Deliveries of an App's webhook: which ones failed, and sending them again.
 //!
-//! GitHub never repeats a failed delivery by itself. The loop that works (runners.md §3.4): every two minutes walk back to the last
-//! look, group by GUID, leave groups with any success alone, and redeliver the newest of each other one. Deliveries that were
-//! never sent do not appear here; polling finds their jobs.
+//! GitHub never repeats a failed delivery by itself. The loop that works (runners.md §3.4): every two minutes walk
+//! back to the last look, group by GUID, leave groups with any success alone, and redeliver the newest of each
+//! other one. Deliveries that were never sent do not appear here; polling finds their jobs.
 
 use super::answer;
 use super::client::{Call, Github};

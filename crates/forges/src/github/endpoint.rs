@@ -1,7 +1,7 @@
 //! Where a GitHub is, and what on it is spoken of: accounts and repositories by name.
 //!
-//! Invariants: an address that exists is `https`, or `http` to this very machine (tokens travel in headers); a name that
-//! exists can stand in a path as it is.
+//! Invariants: an address that exists is `https`, or `http` to this very machine (tokens travel in headers); a name
+//! that exists can stand in a path as it is.
 
 use super::error::GithubError;
 use reqwest::Url;
@@ -20,8 +20,8 @@ impl Endpoint {
         Self { web: "https://github.com".to_owned(), api: "https://api.github.com".to_owned(), metered: true }
     }
 
-    /// A GitHub of one's own, by the address that people use. Its interface is under `/api/v3`, and it has no rate limits
-    /// unless its operator turned them on (runners.md §3.5). A tenant of `ghe.com` is run by GitHub and has
+    /// A GitHub of one's own, by the address that people use. Its interface is under `/api/v3`, and it has no rate
+    /// limits unless its operator turned them on (runners.md §3.5). A tenant of `ghe.com` is run by GitHub and has
     /// its interface at `api.`.
     pub fn enterprise(web: &str) -> Result<Self, GithubError> {
         let web = address(web)?;
@@ -36,7 +36,8 @@ impl Endpoint {
         Ok(Self { api: format!("{web}/api/v3"), web, metered: false })
     }
 
-    /// Both addresses as given, with the limits of github.com: for tests against a simulated GitHub, and for odd proxies.
+    /// Both addresses as given, with the limits of github.com: for tests against a simulated GitHub, and for odd
+    /// proxies.
     pub fn at(web: &str, api: &str) -> Result<Self, GithubError> {
         Ok(Self { web: address(web)?, api: address(api)?, metered: true })
     }

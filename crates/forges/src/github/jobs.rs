@@ -1,7 +1,7 @@
 //! Jobs and runs of workflows: what is queued, who started it, and who took it.
 //!
-//! A webhook tells of a job but not of its actor, event or head repository; those are of the run (runners.md §3.1). REST lags
-//! behind webhooks: a job that is not found, or not queued, is a hint and no fact (§4, row 18).
+//! A webhook tells of a job but not of its actor, event or head repository; those are of the run (runners.md §3.1).
+//! REST lags behind webhooks: a job that is not found, or not queued, is a hint and no fact (§4, row 18).
 
 use super::answer;
 use super::client::{Call, Github};
@@ -223,8 +223,8 @@ impl Github {
         if answer.status == 404 { Ok(None) } else { answer.json().map(Some) }
     }
 
-    /// Runs in a state, at most `pages` pages of 100. With the [`Etag`] of the last poll only a change is told; it covers the first
-    /// page, which holds the newest runs.
+    /// Runs in a state, at most `pages` pages of 100. With the [`Etag`] of the last poll only a change is told; it
+    /// covers the first page, which holds the newest runs.
     pub async fn poll_runs(
         &self,
         repository: &RepositoryPath,

@@ -1,7 +1,7 @@
 //! The `Link` header, by which GitHub names the next page.
 //!
-//! Only the value of one query parameter is taken out of it; the address of the next page is built from our own base, so an
-//! answer cannot send a token elsewhere.
+//! Only the value of one query parameter is taken out of it; the address of the next page is built from our own
+//! base, so an answer cannot send a token elsewhere.
 
 use reqwest::Url;
 

@@ -1,7 +1,7 @@
 //! RS256 for `jsonwebtoken` by `ring`, the one cryptographic library that TLS already brings.
 //!
-//! The library takes its cryptography from one provider per process. [`install`] sets this one; if another part of the
-//! process was first, its provider stays, which changes nothing as long as that one knows RS256.
+//! The library takes its cryptography from one provider per process. [`install`] sets this one; if another part of
+//! the process was first, its provider stays, which changes nothing as long as that one knows RS256.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind, new_error};

@@ -1,7 +1,7 @@
 //! Runners of an organisation or repository: configurations for one job, reading, deleting, registration tokens.
 //!
-//! How a machine ends (runners.md §3.2): read the runner again with [`Github::runner`], since lists lag; delete its registration;
-//! only then end the machine. If the registration cannot be deleted, keep the machine and try again.
+//! How a machine ends (runners.md §3.2): read the runner again with [`Github::runner`], since lists lag; delete its
+//! registration; only then end the machine. If the registration cannot be deleted, keep the machine and try again.
 
 use super::answer;
 use super::budget::Bucket;
@@ -71,8 +71,8 @@ pub enum Jit {
         /// What the runner program gets with `--jitconfig`.
         config: Secret,
     },
-    /// A runner of this name is registered (409). If our machine of that name has not started: delete it and mint again; if it is
-    /// another's: take another name.
+    /// A runner of this name is registered (409). If our machine of that name has not started: delete it and mint
+    /// again; if it is another's: take another name.
     NameTaken,
 }
 

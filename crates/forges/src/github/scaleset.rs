@@ -1,10 +1,11 @@
 //! Runner scale sets: GitHub's own queue of jobs for a farm, asked for by us, so that no inbound port is needed.
 //!
-//! Protocol (runners.md §3.6): a registration token opens an *admin connection* at the REST interface, which names the address of the
-//! actions service and gives a token for it. There, a *scale set* stands for a pool of runners with labels. One listener holds its
-//! *session* and long-polls the session's message queue.
+//! Protocol (runners.md §3.6): a registration token opens an *admin connection* at the REST interface, which names
+//! the address of the actions service and gives a token for it. There, a *scale set* stands for a pool of runners
+//! with labels. One listener holds its *session* and long-polls the session's message queue.
 //!
-//! **Order of a message, decided by the caller.** The calls are separate so that nothing is lost by a crash between any two:
+//! **Order of a message, decided by the caller.** The calls are separate so that nothing is lost by a crash between
+//! any two:
 //!
 //! 1. [`Session::poll`] with the stored `lastMessageId`: a message with offers and news;
 //! 2. *persist* the message's events and its id;
@@ -12,15 +13,16 @@
 //! 4. *persist* what was acquired;
 //! 5. [`Session::acknowledge`]: the message is deleted from the queue.
 //!
-//! A message that is not acknowledged comes again, so each step must be harmless when done twice. To acknowledge before
-//! acquiring, as GitHub's own listener does, loses an offer to a crash in between.
+//! A message that is not acknowledged comes again, so each step must be harmless when done twice. To acknowledge
+//! before acquiring, as GitHub's own listener does, loses an offer to a crash in between.
 //!
-//! **Trouble.** Every error of a poll is retryable: make a new session when [`Cause::SessionGone`] says so or when a refresh keeps
-//! failing (ARC #4285, #4356), and keep the stored id. [`Opened::Conflict`] means that the old listener's session has not
-//! lapsed: wait, and do not crash (ARC #3209). A new session starts with statistics of zero (ARC #4027), and offers are made
-//! three times at most (ARC #4602): polling the REST interface backs it up.
+//! **Trouble.** Every error of a poll is retryable: make a new session when [`Cause::SessionGone`] says so or when
+//! a refresh keeps failing (ARC #4285, #4356), and keep the stored id. [`Opened::Conflict`] means that the old
+//! listener's session has not lapsed: wait, and do not crash (ARC #3209). A new session starts with statistics of
+//! zero (ARC #4027), and offers are made three times at most (ARC #4602): polling the REST interface backs it up.
 //!
-//! Not in GitHub's published limits are calls to the actions service; a 429 of it is told as [`GithubError::Limited`].
+//! Not in GitHub's published limits are calls to the actions service; a 429 of it is told as
+//! [`GithubError::Limited`].
 
 mod agents;
 mod connection;
@@ -186,7 +188,8 @@ impl ScaleSets {
         self.admin_call(Service::new(Method::PATCH, format!("{SETS}/{id}")).body(set.body())).await?.json()
     }
 
-    /// The scale set of this name and group: the one that is there, or a new one. Two callers at once end up with the same.
+    /// The scale set of this name and group: the one that is there, or a new one. Two callers at once end up with
+    /// the same.
     pub async fn ensure(&self, set: &NewScaleSet) -> Result<ScaleSet, GithubError> {
         if let Some(found) = self.find(set.runner_group_id, &set.name).await? {
             return Ok(found);

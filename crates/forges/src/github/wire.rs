@@ -1,7 +1,8 @@
-//! One exchange over HTTP: what goes out, what comes back. No policy: no token is chosen and nothing is repeated here.
+//! One exchange over HTTP: what goes out, what comes back. No policy: no token is chosen and nothing is repeated
+//! here.
 //!
-//! Invariants: an answer is read up to a limit; a redirect is never followed by the library; an error names the method and
-//! the path, and neither query nor token.
+//! Invariants: an answer is read up to a limit; a redirect is never followed by the library; an error names the
+//! method and the path, and neither query nor token.
 
 use super::error::GithubError;
 use bytes::BytesMut;

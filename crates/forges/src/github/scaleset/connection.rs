@@ -1,7 +1,7 @@
 //! The way to the actions service: registration token → admin connection → calls with its token.
 //!
-//! The admin token is a JSON web token; its `exp` is read (not verified: it is not ours to judge) and it is renewed a minute before.
-//! A token whose end cannot be read is used for one call.
+//! The admin token is a JSON web token; its `exp` is read (not verified: it is not ours to judge) and it is renewed
+//! a minute before. A token whose end cannot be read is used for one call.
 
 use super::super::budget::Limit;
 use super::super::client::{Call, Github};

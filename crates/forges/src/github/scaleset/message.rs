@@ -1,7 +1,7 @@
 //! Messages of a session's queue: pure reading of their bytes.
 //!
-//! An envelope is an object with `messageId`, `messageType`, `statistics`, and `body`, which is a *text* that holds a JSON array of
-//! at most about 50 events. An event that cannot be read does not spoil the others: it is told in
+//! An envelope is an object with `messageId`, `messageType`, `statistics`, and `body`, which is a *text* that holds
+//! a JSON array of at most about 50 events. An event that cannot be read does not spoil the others: it is told in
 //! [`Message::unreadable`], and the message can be acknowledged, else it would come again for ever.
 
 use super::super::answer;

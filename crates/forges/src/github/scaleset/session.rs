@@ -20,8 +20,8 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(300);
 pub enum Opened {
     /// It is ours.
     Session(Box<Session>),
-    /// Another listener holds it (409). It lapses some time after that listener is gone: wait, try again, tell a person
-    /// if it goes on.
+    /// Another listener holds it (409). It lapses some time after that listener is gone: wait, try again, tell a
+    /// person if it goes on.
     Conflict,
 }
 
@@ -97,8 +97,8 @@ impl Session {
         self.statistics
     }
 
-    /// Waits for a message after `last`, up to a minute or so; none if nothing happened. `capacity` is how many runners we can have: GitHub
-    /// assigns no more jobs than that.
+    /// Waits for a message after `last`, up to a minute or so; none if nothing happened. `capacity` is how many
+    /// runners we can have: GitHub assigns no more jobs than that.
     ///
     /// A queue token that is not taken is refreshed once.
     pub async fn poll(&mut self, last: Option<u64>, capacity: u32) -> Result<Option<Message>, GithubError> {
@@ -139,7 +139,8 @@ impl Session {
         }
     }
 
-    /// Takes jobs on offer, by their request ids. Those that were given are answered; another farm may have the others.
+    /// Takes jobs on offer, by their request ids. Those that were given are answered; another farm may have the
+    /// others.
     pub async fn acquire(&mut self, requests: &[u64]) -> Result<Vec<u64>, GithubError> {
         if requests.is_empty() {
             return Ok(Vec::new());
@@ -186,7 +187,8 @@ impl Session {
         if answer.succeeded() { Ok(()) } else { Err(gone(&answer)) }
     }
 
-    /// Gets a new queue token. In some organisations this fails with 404 for ever (ARC #4356): make a new session then.
+    /// Gets a new queue token. In some organisations this fails with 404 for ever (ARC #4356): make a new session
+    /// then.
     pub async fn refresh(&mut self) -> Result<(), GithubError> {
         let call =
             Service::new(Method::PATCH, format!("{SETS}/{}/sessions/{}", self.set, self.id)).of_set(self.set);
