@@ -1,5 +1,7 @@
 //! The GitHub client against the *simulated* GitHub of the feature `twin`. Nothing here speaks to GitHub.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
 #[path = "github/world.rs"]
 mod world;
 

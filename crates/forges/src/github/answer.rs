@@ -30,12 +30,15 @@ impl Answer {
 
     /// The answer as the refusal that it is.
     pub(crate) fn refusal(&self) -> GithubError {
-        let request = self.header("x-github-request-id").or_else(|| self.header("activityid"));
+        // The actions service has names of its own beside; its support asks for both.
+        let ids: Vec<&str> =
+            ["x-github-request-id", "activityid"].iter().filter_map(|name| self.header(name)).collect();
         GithubError::Refused {
             call: self.call.clone(),
             status: self.status,
             cause: self.cause(),
-            request: request.map(|id| id.chars().filter(|letter| !letter.is_control()).take(100).collect()),
+            request: (!ids.is_empty())
+                .then(|| ids.join(", ").chars().filter(|letter| !letter.is_control()).take(200).collect()),
         }
     }
 

@@ -4,6 +4,7 @@
 //! REST lags behind webhooks: a job that is not found, or not queued, is a hint and no fact (§4, row 18).
 
 use super::answer;
+use super::cause::Cause;
 use super::client::{Call, Github};
 use super::endpoint::RepositoryPath;
 use super::error::GithubError;
@@ -164,6 +165,15 @@ impl RunStatus {
     }
 }
 
+/// What came of asking for a repetition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rerun {
+    /// GitHub makes new jobs.
+    Accepted,
+    /// The run still goes on; GitHub repeats nothing of it until it ends (runs-on #259). Keep the intent.
+    RunActive,
+}
+
 /// Name of a version of an answer, to ask only for a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Etag(String);
@@ -281,6 +291,29 @@ impl Github {
             }
         }
         Ok(jobs)
+    }
+
+    /// Asks for a job to be repeated, and those that need it.
+    pub async fn rerun_job(&self, repository: &RepositoryPath, job: u64) -> Result<Rerun, GithubError> {
+        self.rerun(repository, format!("/repos/{repository}/actions/jobs/{job}/rerun")).await
+    }
+
+    /// Asks for all failed jobs of a run to be repeated.
+    pub async fn rerun_failed_jobs(
+        &self,
+        repository: &RepositoryPath,
+        run: u64,
+    ) -> Result<Rerun, GithubError> {
+        self.rerun(repository, format!("/repos/{repository}/actions/runs/{run}/rerun-failed-jobs")).await
+    }
+
+    async fn rerun(&self, repository: &RepositoryPath, path: String) -> Result<Rerun, GithubError> {
+        let answer = self.installed(&repository.clone().into(), Call::post("rerun", path)).await?;
+        match answer.succeeded() {
+            true => Ok(Rerun::Accepted),
+            false if matches!(answer.cause(), Cause::RunActive) => Ok(Rerun::RunActive),
+            false => Err(answer.refusal()),
+        }
     }
 }
 

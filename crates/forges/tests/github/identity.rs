@@ -1,7 +1,7 @@
 //! Who the client is: tokens, installations, several Apps, manifests, enterprise servers.
 
 use super::world::{World, minutes, org, repository, words};
-use forgeyard_forges::github::{Again, Cause, Endpoint, HttpOptions, Target, convert_manifest};
+use forgeyard_forges::github::{Again, Cause, Endpoint, HttpOptions, Target, convert_manifest, needs};
 use forgeyard_forges::twin::{APP_KEY, Misbehaviour, Setup};
 use forgeyard_model::Secret;
 use futures::future::join_all;
@@ -96,10 +96,13 @@ async fn a_missing_permission_is_named_with_what_would_do() {
     let error = github.registration_token(&org()).await.unwrap_err();
     assert!(words(&error).contains("organization_self_hosted_runners=write"), "{error}");
     assert!(matches!(error.cause(), Some(Cause::PermissionMissing { .. })));
-    let granted = github.installation(0, &org()).await.unwrap().unwrap().permissions;
-    let asked = github.describe_app(0).await.unwrap().permissions;
-    let missing: Vec<&String> = asked.keys().filter(|name| !granted.contains_key(*name)).collect();
-    assert_eq!(missing, ["organization_self_hosted_runners"]);
+    let installation = github.installation(0, &org()).await.unwrap().unwrap();
+    let missing = needs::missing(&installation, &org());
+    assert_eq!(
+        missing.iter().map(|need| need.permission).collect::<Vec<_>>(),
+        ["organization_self_hosted_runners"]
+    );
+    assert!(needs::silent(&installation).is_empty());
 }
 
 #[tokio::test]
@@ -132,10 +135,9 @@ async fn an_enterprise_server_is_spoken_to_under_its_own_prefix() {
 #[tokio::test]
 async fn a_manifest_becomes_an_app_once_and_its_code_is_never_told() {
     let world = World::new().await;
-    let manifest = serde_json::json!({
-        "name": "farm", "hook_attributes": {"url": "https://farm.example/hook"},
-        "default_events": ["workflow_job"], "default_permissions": {"actions": "read"},
-    });
+    let hook = "https://farm.example/hook";
+    let manifest =
+        needs::manifest("farm", "https://farm.example", "https://farm.example/connect", Some(hook));
     let code = world.twin.with(|state| state.accept_manifest(world.org, &manifest));
     let endpoint = Endpoint::at(world.twin.base(), &world.twin.api_url()).unwrap();
     let http = HttpOptions::default();
@@ -145,7 +147,10 @@ async fn a_manifest_becomes_an_app_once_and_its_code_is_never_told() {
     assert!(app.webhook_secret.is_some() && !format!("{app:?}").contains("PRIVATE KEY"));
     let github = world.client_of(&[app.id]);
     assert_eq!(github.describe_app(0).await.unwrap().slug.as_deref(), Some("farm"));
-    assert_eq!(github.hook_config(0).await.unwrap().url.as_deref(), Some("https://farm.example/hook"));
+    assert_eq!(github.hook_config(0).await.unwrap().url.as_deref(), Some(hook));
+    let described = github.describe_app(0).await.unwrap();
+    assert_eq!(described.permissions.len(), needs::NEEDS.len());
+    assert_eq!(described.events, needs::EVENTS);
 
     let error = convert_manifest(&endpoint, &http, &secret).await.unwrap_err();
     assert_eq!(error.cause(), Some(&Cause::NotFound));

@@ -2,8 +2,9 @@
 
 use super::runners::mint;
 use super::world::{World, org, repository};
-use forgeyard_forges::github::{Polled, RunStatus, Runs};
+use forgeyard_forges::github::{Polled, Rerun as Asked, Role, RunStatus, Runs};
 use forgeyard_forges::twin::{Conclusion, JobSpec, Rerun, RunSpec, Setup};
+use forgeyard_model::forge::Person;
 use std::time::Duration;
 
 fn changed(polled: Polled<Runs>) -> Runs {
@@ -114,4 +115,56 @@ async fn tf_aws_2459_a_job_that_rest_does_not_know_yet_is_no_error() {
     assert_eq!(github.job(&repository(), jobs[0]).await.unwrap(), None);
     world.clock_forward(Duration::from_secs(31));
     assert!(github.job(&repository(), jobs[0]).await.unwrap().is_some());
+}
+
+/// runs-on #259: a repetition is refused while the run goes on, and accepted when it ended.
+#[tokio::test]
+async fn runs_on_259_a_repetition_is_told_to_wait_for_the_end_of_the_run() {
+    let world = World::new().await;
+    let github = world.client();
+    let (run, jobs) = world.push(vec![JobSpec::new("build", &["gpu"]), JobSpec::new("test", &["gpu"])]);
+    let (id, config) = mint(&github, &org(), "gpu-1").await;
+    world.twin.with(|state| {
+        state.connect(config.expose()).unwrap();
+        assert!(state.begin_job(id) && state.end_job(id, Conclusion::Failure));
+    });
+    assert_eq!(github.rerun_failed_jobs(&repository(), run).await.unwrap(), Asked::RunActive);
+    assert_eq!(github.rerun_job(&repository(), jobs[0]).await.unwrap(), Asked::RunActive);
+    world.twin.with(|state| assert!(state.cancel_run(run)));
+    assert_eq!(github.rerun_failed_jobs(&repository(), run).await.unwrap(), Asked::Accepted);
+    assert_eq!(github.run(&repository(), run).await.unwrap().map(|run| run.run_attempt), Some(2));
+}
+
+/// A login that was given up and taken by somebody else gives nobody a role.
+#[tokio::test]
+async fn a_role_does_not_go_over_to_whoever_took_the_login() {
+    let world = World::new().await;
+    let github = world.client();
+    let old = world.person.clone();
+    world.twin.with(|state| state.set_permission(world.repository, &old, "maintain"));
+    assert_eq!(github.role(&repository(), &old).await.unwrap(), Role::Maintain);
+    world.twin.with(|state| {
+        state.rename_account(old.id, "somebody-else");
+        let new = state.add_user("maintainer");
+        state.set_permission(world.repository, &new, "admin");
+    });
+    assert_eq!(github.role(&repository(), &old).await.unwrap(), Role::None);
+    let bot = Person { id: 1, login: "dependabot[bot]".into() };
+    assert_eq!(github.role(&repository(), &bot).await.unwrap(), Role::None);
+}
+
+#[tokio::test]
+async fn all_repositories_of_an_installation_are_listed_with_their_ids() {
+    let world = World::new().await;
+    world.twin.with(|state| {
+        for index in 0..130 {
+            state.add_repository(&format!("conda/feedstock-{index}"));
+        }
+    });
+    let github = world.client();
+    let all = github.installed_repositories(&org()).await.unwrap();
+    assert_eq!(all.len(), 131);
+    let one = github.repository(&repository()).await.unwrap().unwrap();
+    assert!(all.contains(&one));
+    assert_eq!((one.id, one.full_name.as_str(), one.fork), (world.repository, "conda/feedstock", false));
 }
