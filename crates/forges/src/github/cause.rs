@@ -1,8 +1,9 @@
 //! Known refusals: what GitHub's text means, and what a person does about it.
 //!
 //! GitHub has no stable codes for most of these, so they are known by their texts and by the exception names of the
-//! actions service (runners.md §3.2 and §3.6; [K] marks texts that were not seen in a public source). A text that
-//! is not known is kept as it is: [`Cause::Other`].
+//! actions service (runners.md §3.2 and §3.6). The texts about single sign-on, clocks and old runner programs are from
+//! general knowledge and were not seen in a public source. A text that is not known is kept as it is:
+//! [`Cause::Other`].
 
 use serde::Deserialize;
 
