@@ -1,5 +1,6 @@
 //! What agents say. A superseded attempt is refused whatever it brings.
 
+use crate::demand;
 use crate::ending;
 use crate::lifecycle::{AttemptEvent, JobEvent, RunnerEvent};
 use crate::tx::Tx;
@@ -7,13 +8,13 @@ use crate::verdict::{self, Ending};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
-use forgeyard_model::job::JobState;
+use forgeyard_model::job::{JobKind, JobState};
 use forgeyard_model::runner::RunnerState;
 use forgeyard_model::verdict::{ExitFacts, Hit, LogLine};
 use forgeyard_model::{ArtifactId, AttemptId, Digest, Id};
 
 /// An attempt that may still speak with this fence.
-fn live(tx: &Tx<'_>, id: AttemptId, fence: Option<u32>) -> Result<Attempt, Refusal> {
+pub(crate) fn live(tx: &Tx<'_>, id: AttemptId, fence: Option<u32>) -> Result<Attempt, Refusal> {
     let attempt = tx.attempt(id)?;
     let job = tx.job(attempt.job)?;
     let superseded = |why: String| {
@@ -48,12 +49,17 @@ pub(crate) fn redeemed(tx: &mut Tx<'_>, id: AttemptId, nonce: String) -> Result<
     }
     attempt.token = TokenState::Redeemed { nonce };
     attempt.heard_at = Some(tx.now());
-    let (job, runner) = (tx.job(attempt.job)?, tx.runner(attempt.runner)?);
+    let runner_id = attempt.runner;
+    let (job, runner) = (tx.job(attempt.job)?, tx.runner(runner_id)?);
     tx.move_attempt(attempt, AttemptEvent::AttemptStarted, std::time::Duration::ZERO)?;
     if !matches!(runner.state, RunnerState::Kept { .. }) {
         tx.move_runner(runner, RunnerEvent::RunnerRegistered, RunnerState::Registered)?;
     }
+    let (kind, runner) = (job.kind, runner_id);
     tx.move_job(job, JobEvent::JobStarted, JobState::Starting { attempt: id }, None)?;
+    if kind == JobKind::Runner {
+        demand::registration::up(tx, id, runner)?;
+    }
     Ok(Reply::Done)
 }
 
@@ -110,14 +116,21 @@ pub(crate) fn stored(tx: &mut Tx<'_>, id: AttemptId, fence: u32, output: Stored)
             format!("{} was already stored as {}, not {}", output.name, known.digest, output.digest),
         ));
     }
-    let pipeline = tx.pipeline(attempt.pipeline)?;
+    let Some(owner) = attempt.owner.pipeline() else {
+        return Err(Refusal::new(
+            RefusalKind::Invalid,
+            "artifact.of_a_runner",
+            format!("{id} is a runner of a forge; what its job makes goes to that forge"),
+        ));
+    };
+    let pipeline = tx.pipeline(owner)?;
     let artifact = Artifact {
         id: artifact_id,
         kind: output.kind,
         name: output.name,
         digest: output.digest,
         size: output.size,
-        pipeline: attempt.pipeline,
+        pipeline: owner,
         job: Some(attempt.job),
         attempt: Some(id),
         lane: pipeline.lane,
@@ -151,14 +164,19 @@ pub(crate) fn finished(
     let attempt = live(tx, id, Some(fence))?;
     let job = tx.job(attempt.job)?;
     let spec = job.spec.as_ref();
-    let verdict = verdict::judge(&Ending {
+    let judged = verdict::judge(&Ending {
         facts: &facts,
         hits,
         tail,
         job: job.kind,
         subject: spec.and_then(|spec| spec.subject.as_ref()),
-        wanted_device: spec.is_some_and(|spec| spec.gpu.is_some()),
+        // Whether a job of a forge used its device is the affair of that job.
+        wanted_device: job.kind != JobKind::Runner && spec.is_some_and(|spec| spec.gpu.is_some()),
     });
+    let verdict = match job.kind {
+        JobKind::Runner => demand::launch::verdict(tx, &attempt, &facts, judged),
+        _ => judged,
+    };
     ending::end(tx, attempt, verdict, Some(facts), None)?;
     Ok(Reply::Done)
 }

@@ -10,7 +10,7 @@ use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Job, JobKind, JobState};
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
 use forgeyard_model::verdict::Outcome;
-use forgeyard_model::{Explanation, JobId, PipelineId};
+use forgeyard_model::{Explanation, JobId, Owner, PipelineId};
 
 /// Whether an artifact was made by the attempt that its job accepted last: only those count for anything.
 pub fn accepted(farm: &Farm, artifact: &Artifact) -> bool {
@@ -34,8 +34,9 @@ pub(crate) fn fail(tx: &mut Tx<'_>, id: PipelineId, reason: Explanation) -> Resu
     Ok(())
 }
 
-/// Looks whether all jobs are over, and takes the step that follows.
-pub(crate) fn check(tx: &mut Tx<'_>, id: PipelineId) -> Result<(), Refusal> {
+/// Looks whether all jobs are over, and takes the step that follows. A demand ends by the word of its forge alone.
+pub(crate) fn check(tx: &mut Tx<'_>, owner: Owner) -> Result<(), Refusal> {
+    let Owner::Pipeline(id) = owner else { return Ok(()) };
     let pipeline = tx.pipeline(id)?;
     if pipeline.state != PipelineState::Running {
         return Ok(());

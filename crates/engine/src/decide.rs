@@ -1,7 +1,7 @@
 //! The one door: an input is accepted whole or refused whole.
 
 use crate::tx::Tx;
-use crate::{Ctx, Farm, agents, deliveries, outbox, people, placement, sites, time};
+use crate::{Ctx, Farm, agents, deliveries, demand, outbox, people, placement, sites, time};
 use forgeyard_model::commit::Commit;
 use forgeyard_model::input::{Input, Refusal, Reply};
 
@@ -47,7 +47,7 @@ fn may_place(input: &Input) -> bool {
             | Input::AgentHeard { .. }
             | Input::TokenIssued { .. }
             | Input::TokenRevoked { .. }
-            | Input::EffectTroubled { .. }
+            | Input::RunnerConfigFetched { .. }
     )
 }
 
@@ -67,6 +67,14 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::AttemptFinished { attempt, fence, facts, hits, tail } => {
             agents::finished(tx, attempt, fence, *facts, &hits, &tail)
         }
+        Input::DemandReported { source, jobs } => demand::reported(tx, source, jobs),
+        Input::DemandGone { forge, job } => demand::gone(tx, &forge, job),
+        Input::DemandApproved { demand, head_sha, person } => {
+            demand::admit::approved(tx, demand, head_sha, person)
+        }
+        Input::RunnerConfigFetched { attempt, fence } => demand::registration::fetched(tx, attempt, fence),
+        Input::RunnerConfigLost { attempt, fence } => demand::registration::lost(tx, attempt, fence),
+        Input::RunnerTook { attempt, fence, job } => demand::taken::by_hook(tx, attempt, fence, job),
         Input::FarmStarted { epoch } => {
             tx.resume(epoch);
             Ok(Reply::Done)

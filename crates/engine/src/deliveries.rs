@@ -3,19 +3,20 @@
 //! Events come late, twice, out of order or never. A GUID is processed once; a head that already has a pipeline for
 //! the same trigger is not started again.
 
-use crate::gate;
 use crate::tx::{Tx, missing};
+use crate::{demand, gate};
 use forgeyard_model::access::Decision;
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::delivery::{Delivery, DeliveryState};
+use forgeyard_model::demand::Source;
 use forgeyard_model::effect::Effect;
-use forgeyard_model::forge::{ForgeEvent, Meaning, Person, Repository, Trigger, WorkflowJob};
+use forgeyard_model::forge::{ForgeEvent, Meaning, Person, Repository, Trigger};
 use forgeyard_model::input::{Refusal, Reply, StoredSource};
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
 use forgeyard_model::plan::PipelineFile;
 use forgeyard_model::resources::Isolation;
-use forgeyard_model::{ArtifactId, Digest, Explanation, Id, JobId, Lane, PipelineId, deadline};
+use forgeyard_model::{ArtifactId, Digest, Explanation, Id, JobId, Lane, Owner, PipelineId, deadline};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A body arrived. It is stored before anything else is done with it; a GUID that is known is only counted.
@@ -53,8 +54,10 @@ pub(crate) fn read(
     let (state, reply) = match meaning {
         Err(reason) => (DeliveryState::Rejected { reason }, Reply::Done),
         Ok(Meaning::Nothing { reason }) => (settled("delivery.nothing", reason), Reply::Done),
-        Ok(Meaning::Demand(demand)) => {
-            (DeliveryState::Settled { reason: explain_demand(tx, &demand) }, Reply::Done)
+        Ok(Meaning::Demand(job)) => {
+            // The same GUID again is the forge's word that it was sent again.
+            let source = if delivery.times > 1 { Source::Redelivery } else { Source::Webhook };
+            (DeliveryState::Settled { reason: demand::read(tx, source, *job)? }, Reply::Done)
         }
         Ok(Meaning::PullRequestClosed { repository, number }) => {
             let canceled = close(tx, &repository, number)?;
@@ -197,11 +200,22 @@ fn start(tx: &mut Tx<'_>, guid: &str, event: ForgeEvent, admission: Admission) -
 }
 
 /// A job that has not begun.
-pub(crate) fn blank_job(tx: &Tx<'_>, pipeline: PipelineId, key: &str, kind: JobKind, state: JobState) -> Job {
+pub(crate) fn blank_job(
+    tx: &Tx<'_>,
+    owner: impl Into<Owner>,
+    key: &str,
+    kind: JobKind,
+    state: JobState,
+) -> Job {
     let now = tx.now();
+    let owner = owner.into();
+    let id = match owner {
+        Owner::Pipeline(owner) => JobId::derive(owner, key),
+        Owner::Demand(owner) => JobId::derive(owner, key),
+    };
     Job {
-        id: JobId::derive(pipeline, key),
-        pipeline,
+        id,
+        owner,
         key: key.to_owned(),
         kind,
         spec: None,
@@ -296,27 +310,4 @@ fn close(tx: &mut Tx<'_>, repository: &Repository, number: u64) -> Result<usize,
         }
     }
     Ok(pipelines.len())
-}
-
-/// What the gate would say to a foreign CI job. Nothing is launched for it.
-fn explain_demand(tx: &Tx<'_>, demand: &WorkflowJob) -> Explanation {
-    let event = ForgeEvent {
-        repository: demand.repository.clone(),
-        trigger: Trigger::Manual,
-        head_sha: demand.head_sha.clone(),
-        sender: demand.sender.clone(),
-        author: None,
-    };
-    let labels = demand.labels.join(", ");
-    let base = Explanation::new(
-        "demand.not_served",
-        format!(
-            "job {} ({}) asks for a runner with labels [{labels}]; this farm does not serve foreign jobs yet",
-            demand.job, demand.action
-        ),
-    );
-    match gate_all(tx, &event) {
-        Decision::Allow { by, .. } => base.with(format!("the gate would allow it by {}", by.join(", "))),
-        Decision::Deny { reason } => base.with(format!("the gate would refuse it: {}", reason.message)),
-    }
 }

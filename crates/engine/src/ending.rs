@@ -2,7 +2,7 @@
 
 use crate::lifecycle::{AttemptEvent, DeviceEvent, JobEvent, LeaseEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::{completion, release, verdict};
+use crate::{completion, demand, release, verdict};
 use forgeyard_model::artifact::ArtifactKind;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::device::DeviceState;
@@ -11,7 +11,7 @@ use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::runner::RunnerState;
 use forgeyard_model::verdict::{ExitFacts, Outcome, RetryPolicy, Verdict};
-use forgeyard_model::{ArtifactId, Explanation, LeaseId};
+use forgeyard_model::{ArtifactId, Explanation, LeaseId, Owner};
 
 /// A verdict of the farm itself, when there is no word of the agent.
 pub(crate) fn lost(class: &str, cause: impl Into<String>, retry: RetryPolicy) -> Verdict {
@@ -54,7 +54,7 @@ pub(crate) fn end(
     let (runner, lease) = (attempt.runner, attempt.lease);
     let site = tx.farm().sites.get(&attempt.site).map(|site| site.name.to_string());
     let used = tx.now().since(attempt.placed_at);
-    let repository = tx.pipeline(attempt.pipeline)?.event.repository.id;
+    let repository = tx.farm().repository_of(attempt.owner);
     tx.usage("runner_micros", u64::try_from(used.as_micros()).unwrap_or(u64::MAX), attempt.id, repository);
     tx.move_attempt(attempt, AttemptEvent::AttemptEnded, used)?;
     let machine = tx.runner(runner)?;
@@ -62,11 +62,18 @@ pub(crate) fn end(
         Some(reason) if machine.state.live() => {
             tx.move_runner(machine, RunnerEvent::RunnerFailed, RunnerState::Failed { reason })?;
         }
+        // A machine that a forge may still hand a job stands until the forge has forgotten it.
+        _ if demand::registration::stands(&machine) && machine.state.wanted() => {
+            if !matches!(machine.state, RunnerState::Kept { .. }) {
+                tx.move_runner(machine, RunnerEvent::RunnerLeaving, RunnerState::Leaving)?;
+            }
+        }
         _ if machine.state.wanted() && !matches!(machine.state, RunnerState::Kept { .. }) => {
             tx.move_runner(machine, RunnerEvent::RunnerDrained, RunnerState::Draining)?;
         }
         _ => {}
     }
+    demand::registration::attempt_over(tx, runner, &verdict)?;
     if let Some(lease) = lease {
         release_lease(tx, lease, &verdict)?;
     }
@@ -95,7 +102,10 @@ fn release_lease(tx: &mut Tx<'_>, id: LeaseId, verdict: &Verdict) -> Result<(), 
 
 /// What becomes of the job.
 fn conclude(tx: &mut Tx<'_>, mut job: Job, verdict: Verdict, site: Option<String>) -> Result<(), Refusal> {
-    let pipeline = job.pipeline;
+    let owner = job.owner;
+    if job.kind == JobKind::Runner {
+        return demand::launch::concluded(tx, job, verdict, site);
+    }
     job.verdict = Some(verdict.clone());
     let again = if job.cancel_requested_at.is_some() { None } else { verdict::retry(&verdict, job.retries) };
     // There is no larger flavor to choose from yet: the same memory would only be filled again.
@@ -123,8 +133,10 @@ fn conclude(tx: &mut Tx<'_>, mut job: Job, verdict: Verdict, site: Option<String
             tx.move_job(job, JobEvent::JobEnded, JobState::Ended { outcome }, Some(verdict.cause))?;
         }
     }
-    release::release_held(tx, pipeline)?;
-    completion::check(tx, pipeline)
+    if let Owner::Pipeline(pipeline) = owner {
+        release::release_held(tx, pipeline)?;
+    }
+    completion::check(tx, owner)
 }
 
 /// What follows from a success.
@@ -138,7 +150,8 @@ fn succeeded(tx: &mut Tx<'_>, job: forgeyard_model::JobId, kind: JobKind) -> Res
         .flat_map(|attempt| &attempt.artifacts)
         .filter_map(|id| tx.farm().artifacts.get(id).map(|artifact| (*id, artifact.kind)))
         .collect();
-    if tx.pipeline(row.pipeline)?.state.ended() {
+    let Owner::Pipeline(pipeline) = row.owner else { return Ok(()) };
+    if tx.pipeline(pipeline)?.state.ended() {
         return Ok(());
     }
     for (artifact, artifact_kind) in accepted {

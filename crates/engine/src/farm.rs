@@ -8,6 +8,7 @@ use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::Row;
 use forgeyard_model::delivery::{Delivery, DeliveryState};
+use forgeyard_model::demand::Demand;
 use forgeyard_model::device::Device;
 use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
@@ -18,8 +19,8 @@ use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
 use forgeyard_model::{
-    ArtifactId, AttemptId, ChannelName, DeviceId, Digest, EffectId, EnvironmentId, JobId, LeaseId,
-    PipelineId, RunnerId, SiteId, Timestamp,
+    ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName,
+    JobId, LeaseId, Owner, PipelineId, RunnerId, SiteId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +33,8 @@ pub struct Farm {
     pub resumed_at: Timestamp,
     /// Webhook deliveries by GUID.
     pub deliveries: BTreeMap<String, Delivery>,
+    /// Demands.
+    pub demands: BTreeMap<DemandId, Demand>,
     /// Pipelines.
     pub pipelines: BTreeMap<PipelineId, Pipeline>,
     /// Jobs.
@@ -67,8 +70,18 @@ pub struct Index {
     pub queue: BTreeSet<(Timestamp, JobId)>,
     /// Jobs held for a pause, by its end.
     pub paused: BTreeSet<(Timestamp, JobId)>,
-    /// Jobs of each pipeline.
-    pub jobs_of: BTreeMap<PipelineId, BTreeSet<JobId>>,
+    /// Jobs of each pipeline and of each demand.
+    pub jobs_of: BTreeMap<Owner, BTreeSet<JobId>>,
+    /// Demands by forge and the forge's id of the job.
+    pub demand_of: BTreeMap<(ForgeName, u64), DemandId>,
+    /// Demands by forge and the forge's id of the run.
+    pub demands_of_run: BTreeMap<(ForgeName, u64), BTreeSet<DemandId>>,
+    /// Demands that are not over.
+    pub live_demands: BTreeSet<DemandId>,
+    /// Demands by the launch that is reserved for them.
+    pub launch_for: BTreeMap<JobId, BTreeSet<DemandId>>,
+    /// Our runners by forge and by their name there.
+    pub runner_named: BTreeMap<(ForgeName, String), RunnerId>,
     /// Attempts of each job.
     pub attempts_of: BTreeMap<JobId, BTreeSet<AttemptId>>,
     /// Artifacts of each pipeline.
@@ -149,13 +162,28 @@ entities! {
             toggle(&mut index.unread, row.guid.clone(), add);
         }
     };
+    Demand in demands by DemandId, |row| row.id, |row, index, add| {
+        let forge = &row.repository.forge;
+        if add {
+            index.demand_of.insert((forge.clone(), row.job), row.id);
+        } else {
+            index.demand_of.remove(&(forge.clone(), row.job));
+        }
+        toggle_under(&mut index.demands_of_run, (forge.clone(), row.run), row.id, add);
+        if let Some(launch) = row.launch {
+            toggle_under(&mut index.launch_for, launch, row.id, add);
+        }
+        if !row.state.ended() {
+            toggle(&mut index.live_demands, row.id, add);
+        }
+    };
     Pipeline in pipelines by PipelineId, |row| row.id, |row, index, add| {
         if !row.state.ended() {
             toggle(&mut index.live_pipelines, row.id, add);
         }
     };
     Job in jobs by JobId, |row| row.id, |row, index, add| {
-        toggle_under(&mut index.jobs_of, row.pipeline, row.id, add);
+        toggle_under(&mut index.jobs_of, row.owner, row.id, add);
         match &row.state {
             JobState::Queued => {
                 toggle(&mut index.queue, (row.queued_at.unwrap_or(row.created_at), row.id), add);
@@ -173,6 +201,14 @@ entities! {
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {
         if row.state.live() {
             toggle(&mut index.live_runners, (row.site, row.id), add);
+        }
+        if let Some(registration) = &row.registration {
+            let name = (registration.repository.forge.clone(), registration.name.clone());
+            if add {
+                index.runner_named.insert(name, row.id);
+            } else {
+                index.runner_named.remove(&name);
+            }
         }
     };
     Lease in leases by LeaseId, |row| row.id, |row, index, add| {
@@ -209,6 +245,7 @@ impl Farm {
     pub fn set(&mut self, row: Row) {
         match row {
             Row::Delivery(row) => drop(self.place(row)),
+            Row::Demand(row) => drop(self.place(row)),
             Row::Pipeline(row) => drop(self.place(row)),
             Row::Job(row) => drop(self.place(row)),
             Row::Attempt(row) => drop(self.place(row)),
@@ -250,9 +287,34 @@ impl Farm {
         }
     }
 
-    /// Jobs of a pipeline.
-    pub fn jobs_of(&self, pipeline: PipelineId) -> impl Iterator<Item = &Job> {
-        self.index.jobs_of.get(&pipeline).into_iter().flatten().filter_map(|id| self.jobs.get(id))
+    /// Jobs of a pipeline or of a demand.
+    pub fn jobs_of(&self, owner: impl Into<Owner>) -> impl Iterator<Item = &Job> {
+        self.index.jobs_of.get(&owner.into()).into_iter().flatten().filter_map(|id| self.jobs.get(id))
+    }
+
+    /// The demand of a job of a forge.
+    pub fn demand_of(&self, forge: &ForgeName, job: u64) -> Option<&Demand> {
+        self.demands.get(self.index.demand_of.get(&(forge.clone(), job))?)
+    }
+
+    /// Demands of a run of a forge.
+    pub fn demands_of_run(&self, forge: &ForgeName, run: u64) -> impl Iterator<Item = &Demand> {
+        let ids = self.index.demands_of_run.get(&(forge.clone(), run)).into_iter().flatten();
+        ids.filter_map(|id| self.demands.get(id))
+    }
+
+    /// The demand to which a launch still owes a runner.
+    pub fn owed_by(&self, launch: JobId) -> Option<&Demand> {
+        let ids = self.index.launch_for.get(&launch).into_iter().flatten();
+        ids.filter_map(|id| self.demands.get(id)).find(|demand| demand.state.owed())
+    }
+
+    /// Numeric id of the repository that an owner works for; 0 = none of a forge.
+    pub fn repository_of(&self, owner: Owner) -> u64 {
+        match owner {
+            Owner::Pipeline(id) => self.pipelines.get(&id).map_or(0, |pipeline| pipeline.event.repository.id),
+            Owner::Demand(id) => self.demands.get(&id).map_or(0, |demand| demand.repository.id),
+        }
     }
 
     /// Attempts of a job, oldest first.
@@ -272,6 +334,7 @@ impl Farm {
     pub fn rows(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
         rows.extend(self.deliveries.values().cloned().map(Row::from));
+        rows.extend(self.demands.values().cloned().map(Row::from));
         rows.extend(self.pipelines.values().cloned().map(Row::from));
         rows.extend(self.jobs.values().cloned().map(Row::from));
         rows.extend(self.attempts.values().cloned().map(Row::from));

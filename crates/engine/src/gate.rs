@@ -25,16 +25,22 @@
 //! Isolation is what the grant writes; where it writes nothing, forks need `vm`. Of several grants that allow, the least
 //! demanding counts, so that adding a grant never takes anything away.
 //!
+//! Jobs of a forge that want a runner go through the same questions ([`decide_run`]); what is different there is who
+//! takes part and how the class is read, see `gate/run.rs`.
+//!
 //! Caps on concurrency and minutes are not decided here: they make work wait, they do not refuse it.
 
 mod class;
 mod people;
+mod run;
+
+pub use run::{Admitted, Run, decide_run, foreseen};
 
 use class::Class;
 use forgeyard_model::Explanation;
-use forgeyard_model::access::{Access, Decision, Grant};
+use forgeyard_model::access::{Access, Decision, EventClass, Grant};
 use forgeyard_model::config::RepositoryConfig;
-use forgeyard_model::forge::{ForgeEvent, Person};
+use forgeyard_model::forge::{ForgeEvent, Person, Repository};
 use forgeyard_model::resources::Isolation;
 use people::Verdict;
 use serde::{Deserialize, Serialize};
@@ -58,30 +64,62 @@ pub fn decide(
     access: &Access,
     approval: Option<&Approval>,
 ) -> Decision {
-    match check(event, repository, resource, access, approval) {
+    let decided = known(&event.repository, repository).and_then(|repository| {
+        let asked = Asked {
+            repository: &event.repository,
+            head_sha: &event.head_sha,
+            class: Class::of(event, repository),
+            rerun: None,
+            subjects: people::subjects(event),
+        };
+        check(&asked, resource, access, approval)
+    });
+    match decided {
         Ok(decision) => decision,
-        Err(reason) => Decision::Deny { reason: *reason },
+        Err(refused) => Decision::Deny { reason: refused.reason },
+    }
+}
+
+/// What is asked, whatever it came from.
+struct Asked<'a> {
+    repository: &'a Repository,
+    head_sha: &'a str,
+    class: Class,
+    /// For a run again: what that was read from. Its grants must cover both the class and reruns.
+    rerun: Option<String>,
+    /// Everybody who takes part, each once, with the part.
+    subjects: Vec<(&'a Person, String)>,
+}
+
+/// A refusal.
+struct Refused {
+    reason: Explanation,
+    /// Whether an approval of the head would do.
+    approvable: bool,
+}
+
+impl From<Explanation> for Box<Refused> {
+    fn from(reason: Explanation) -> Self {
+        Box::new(Refused { reason, approvable: false })
     }
 }
 
 /// A refusal is boxed only because it is much larger than what it stands beside.
-type Checked<T> = Result<T, Box<Explanation>>;
+type Checked<T> = Result<T, Box<Refused>>;
 
 fn check(
-    event: &ForgeEvent,
-    repository: Option<&RepositoryConfig>,
+    asked: &Asked<'_>,
     resource: &str,
     access: &Access,
     approval: Option<&Approval>,
 ) -> Checked<Decision> {
-    let repository = known(event, repository)?;
-    let class = Class::of(event, repository);
-    let grants = of_repository(event, access)?;
-    let grants = opening(&grants, resource, event)?;
-    let grants = covering(&grants, &class)?;
+    let class = &asked.class;
+    let grants = of_repository(asked.repository, access)?;
+    let grants = opening(&grants, resource, asked.repository)?;
+    let grants = covering(&grants, asked)?;
 
     let verdicts: Vec<(&Grant, Verdict)> =
-        grants.iter().map(|grant| (*grant, people::check(event, grant, access, approval))).collect();
+        grants.iter().map(|grant| (*grant, people::check(asked, grant, access, approval))).collect();
     let allowing: Vec<(&Grant, &Vec<String>)> = verdicts
         .iter()
         .filter_map(|(grant, verdict)| match verdict {
@@ -90,13 +128,14 @@ fn check(
         })
         .collect();
     let Some(isolation) = allowing.iter().map(|(grant, _)| class.isolation(grant)).min() else {
-        return Err(refused_people(event, &class, &verdicts, access));
+        return Err(refused_people(asked, &verdicts, access));
     };
 
     let mut evidence = vec![
-        format!("{} is repository {} of this farm", event.repository.name, event.repository.id),
+        format!("{} is repository {} of this farm", asked.repository.name, asked.repository.id),
         class.why.clone(),
     ];
+    evidence.extend(asked.rerun.clone());
     for (grant, people) in &allowing {
         evidence.push(format!("grant `{}` opens `{resource}` for {}", grant.id, class.name()));
         evidence.extend(people.iter().map(|line| format!("grant `{}`: {line}", grant.id)));
@@ -110,8 +149,7 @@ fn check(
     })
 }
 
-fn known<'a>(event: &ForgeEvent, repository: Option<&'a RepositoryConfig>) -> Checked<&'a RepositoryConfig> {
-    let asked = &event.repository;
+fn known<'a>(asked: &Repository, repository: Option<&'a RepositoryConfig>) -> Checked<&'a RepositoryConfig> {
     let refusal = || {
         Explanation::new(
             "gate.repository_unknown",
@@ -123,20 +161,18 @@ fn known<'a>(event: &ForgeEvent, repository: Option<&'a RepositoryConfig>) -> Ch
         ))
     };
     match repository {
-        None => Err(Box::new(refusal())),
+        None => Err(refusal().into()),
         Some(known) if known.id == asked.id && known.forge == asked.forge => Ok(known),
         Some(known) => {
-            Err(Box::new(refusal().with(format!(
-                "the record at hand is of {} (id {} at {})",
-                known.name, known.id, known.forge
-            ))))
+            let at_hand =
+                format!("the record at hand is of {} (id {} at {})", known.name, known.id, known.forge);
+            Err(refusal().with(at_hand).into())
         }
     }
 }
 
 /// Grants that name the repository by its id.
-fn of_repository<'a>(event: &ForgeEvent, access: &'a Access) -> Checked<Vec<&'a Grant>> {
-    let asked = &event.repository;
+fn of_repository<'a>(asked: &Repository, access: &'a Access) -> Checked<Vec<&'a Grant>> {
     let grants: Vec<&Grant> =
         access.grants.iter().filter(|grant| grant.repository.id == Some(asked.id)).collect();
     if !grants.is_empty() {
@@ -167,11 +203,11 @@ fn of_repository<'a>(event: &ForgeEvent, access: &'a Access) -> Checked<Vec<&'a 
             }
         }
     }
-    Err(Box::new(reason))
+    Err(reason.into())
 }
 
 /// Those of them that open the resource.
-fn opening<'a>(grants: &[&'a Grant], resource: &str, event: &ForgeEvent) -> Checked<Vec<&'a Grant>> {
+fn opening<'a>(grants: &[&'a Grant], resource: &str, asked: &Repository) -> Checked<Vec<&'a Grant>> {
     let open: Vec<&Grant> =
         grants.iter().copied().filter(|grant| grant.resources.contains(resource)).collect();
     if !open.is_empty() {
@@ -179,41 +215,46 @@ fn opening<'a>(grants: &[&'a Grant], resource: &str, event: &ForgeEvent) -> Chec
     }
     let mut reason = Explanation::new(
         "gate.resource_not_granted",
-        format!("no grant opens `{resource}` for {}", event.repository.name),
+        format!("no grant opens `{resource}` for {}", asked.name),
     );
     for grant in grants {
         reason = reason.with(format!("grant `{}` opens {}", grant.id, listed(&grant.resources)));
     }
     let ids: Vec<&str> = grants.iter().map(|grant| grant.id.as_str()).collect();
-    Err(Box::new(
-        reason.fix(format!("ask an operator to add \"{resource}\" to `resources` of {}", one_of(&ids))),
-    ))
+    Err(reason
+        .fix(format!("ask an operator to add \"{resource}\" to `resources` of {}", one_of(&ids)))
+        .into())
 }
 
 /// Those of them that cover the class of the event.
-fn covering<'a>(grants: &[&'a Grant], class: &Class) -> Checked<Vec<&'a Grant>> {
-    let cover: Vec<&Grant> =
-        grants.iter().copied().filter(|grant| grant.events.contains(&class.event)).collect();
+fn covering<'a>(grants: &[&'a Grant], asked: &Asked<'_>) -> Checked<Vec<&'a Grant>> {
+    let class = &asked.class;
+    let rerun = asked.rerun.is_some();
+    let covers = |grant: &&Grant| {
+        grant.events.contains(&class.event) && (!rerun || grant.events.contains(&EventClass::Rerun))
+    };
+    let cover: Vec<&Grant> = grants.iter().copied().filter(covers).collect();
     if !cover.is_empty() {
         return Ok(cover);
     }
-    let mut reason = Explanation::new("gate.event_not_granted", format!("no grant covers {}", class.name()))
-        .with(&class.why);
+    let what = if rerun { format!("reruns of {}", class.name()) } else { class.name().to_owned() };
+    let mut reason =
+        Explanation::new("gate.event_not_granted", format!("no grant covers {what}")).with(&class.why);
+    reason.evidence.extend(asked.rerun.clone());
     for grant in grants {
         let events = grant.events.iter().map(|event| class::spelling(*event));
         reason = reason.with(format!("grant `{}` covers {}", grant.id, listed(events)));
     }
     let ids: Vec<&str> = grants.iter().map(|grant| grant.id.as_str()).collect();
-    let event = class::spelling(class.event);
-    Err(Box::new(reason.fix(format!("ask an operator to add \"{event}\" to `events` of {}", one_of(&ids)))))
+    let mut events = format!("\"{}\"", class::spelling(class.event));
+    if rerun {
+        events.push_str(" and \"rerun\"");
+    }
+    Err(reason.fix(format!("ask an operator to add {events} to `events` of {}", one_of(&ids))).into())
 }
 
-fn refused_people(
-    event: &ForgeEvent,
-    class: &Class,
-    verdicts: &[(&Grant, Verdict)],
-    access: &Access,
-) -> Box<Explanation> {
+fn refused_people(asked: &Asked<'_>, verdicts: &[(&Grant, Verdict)], access: &Access) -> Box<Refused> {
+    let class = &asked.class;
     let failures = || {
         verdicts.iter().filter_map(|(grant, verdict)| match verdict {
             Verdict::Fail(failure) => Some((*grant, failure)),
@@ -238,22 +279,22 @@ fn refused_people(
             reason = reason.with(format!("grant `{}`: {line}", grant.id));
         }
     }
+    let approvable = failures().any(|(grant, _)| people::names_somebody(grant));
     let fix = match terms {
         Some((_, failure)) => failure.fix.clone(),
         None => {
             let ways: Vec<String> = failures()
                 .map(|(grant, failure)| format!("for grant `{}`: {}", grant.id, failure.fix))
                 .collect();
-            let approvable = failures().any(|(grant, _)| people::names_somebody(grant));
             let approve = if approvable {
-                format!("; or somebody who passes one of these grants approves commit {}", event.head_sha)
+                format!("; or somebody who passes one of these grants approves commit {}", asked.head_sha)
             } else {
                 String::new()
             };
             format!("ask an operator to change one grant: {}{approve}", ways.join("; "))
         }
     };
-    Box::new(reason.fix(fix))
+    Box::new(Refused { reason: reason.fix(fix), approvable })
 }
 
 /// The least isolation where a grant writes none.

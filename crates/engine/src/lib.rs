@@ -9,6 +9,7 @@ pub mod completion;
 pub mod ctx;
 pub mod decide;
 pub mod deliveries;
+pub mod demand;
 pub mod desired;
 pub mod ending;
 pub mod farm;

@@ -66,6 +66,8 @@ events! {
         RunnerRegistered,
         /// A step runs.
         RunnerBusy,
+        /// Its attempt is over; the forge is asked to forget it.
+        RunnerLeaving,
         /// Its attempt is over.
         RunnerDrained,
         /// The site was seen to remove it.
@@ -87,6 +89,40 @@ events! {
         LeaseEnded,
         /// An operator declared the host lost.
         LeaseWrittenOff,
+    }
+    /// What can happen to a demand.
+    DemandEvent {
+        /// Its run is looked up.
+        DemandUnread,
+        /// The forge itself holds it.
+        DemandWaits,
+        /// It waits for an approval or for the end of a pause.
+        DemandHeld,
+        /// The gate said no.
+        DemandRefused,
+        /// It was allowed, or its runner was taken from it.
+        DemandWanted,
+        /// A machine is being made for it.
+        DemandLaunched,
+        /// A runner has it.
+        DemandTaken,
+        /// The forge says that it is over.
+        DemandEnded,
+        /// It went away before a runner had it.
+        DemandWithdrawn,
+    }
+    /// What can happen to a registration.
+    RegistrationEvent {
+        /// The forge is asked for a configuration, under another name.
+        RegistrationAsked,
+        /// The configuration is there.
+        RegistrationMinted,
+        /// The forge is asked to forget it.
+        RegistrationLeaving,
+        /// The forge did not forget it, because it is busy.
+        RegistrationKept,
+        /// The forge does not know it.
+        RegistrationGone,
     }
     /// What can happen to a device.
     DeviceEvent {
@@ -151,30 +187,36 @@ pub fn runner(from: &str, event: RunnerEvent) -> Option<&'static str> {
         ("requested" | "creating", RunnerBooted) => "booting",
         ("requested" | "creating" | "booting" | "ready", RunnerRegistered) => "registered",
         ("registered", RunnerBusy) => "busy",
-        ("requested" | "creating" | "booting" | "ready" | "registered" | "busy", RunnerDrained) => "draining",
+        ("ready" | "registered" | "busy", RunnerLeaving) => "leaving",
+        (
+            "requested" | "creating" | "booting" | "ready" | "registered" | "busy" | "leaving",
+            RunnerDrained,
+        ) => "draining",
         ("draining" | "failed", RunnerDeleting) => "deleting",
         ("draining" | "deleting" | "failed" | "kept", RunnerDeleted) => "deleted",
         (
-            "requested" | "creating" | "booting" | "ready" | "registered" | "busy" | "draining" | "deleting"
-            | "kept",
+            "requested" | "creating" | "booting" | "ready" | "registered" | "busy" | "leaving" | "draining"
+            | "deleting" | "kept",
             RunnerFailed,
         ) => "failed",
-        ("requested" | "creating" | "booting" | "ready" | "registered" | "busy" | "draining", RunnerKept) => {
-            "kept"
-        }
+        (
+            "requested" | "creating" | "booting" | "ready" | "registered" | "busy" | "leaving" | "draining",
+            RunnerKept,
+        ) => "kept",
         ("kept", RunnerDrained) => "draining",
         _ => return None,
     })
 }
 
 /// Names of all runner states, for tables.
-pub const RUNNER_STATES: [&str; 11] = [
+pub const RUNNER_STATES: [&str; 12] = [
     "requested",
     "creating",
     "booting",
     "ready",
     "registered",
     "busy",
+    "leaving",
     "draining",
     "deleting",
     "deleted",
@@ -204,6 +246,41 @@ pub fn device(from: &str, event: DeviceEvent) -> Option<&'static str> {
         ("resetting" | "leased", DeviceVerifying) => "verifying",
         ("leased" | "resetting" | "verifying" | "quarantined", DeviceReady) => "ready",
         ("ready" | "leased" | "resetting" | "verifying", DeviceQuarantined) => "quarantined",
+        _ => return None,
+    })
+}
+
+/// Where this event takes a demand; `None` = not from here.
+///
+/// The forge has the last word: whatever we decided, a job that some runner has is running, and one that is over is over.
+pub fn demand(from: &str, event: DemandEvent) -> Option<&'static str> {
+    use DemandEvent::*;
+    Some(match (from, event) {
+        ("waiting" | "held" | "refused", DemandUnread) => "unread",
+        ("unread" | "held" | "refused" | "wanted", DemandWaits) => "waiting",
+        ("unread" | "held" | "refused" | "wanted" | "launching", DemandHeld) => "held",
+        ("unread" | "held" | "refused", DemandRefused) => "refused",
+        // From running: the forge named another job as the one that its runner has.
+        ("unread" | "held" | "refused" | "launching" | "running", DemandWanted) => "wanted",
+        ("wanted", DemandLaunched) => "launching",
+        ("unread" | "waiting" | "held" | "refused" | "wanted" | "launching", DemandTaken) => "running",
+        ("running", DemandEnded) => "ended",
+        ("unread" | "waiting" | "held" | "refused" | "wanted" | "launching" | "running", DemandWithdrawn) => {
+            "withdrawn"
+        }
+        _ => return None,
+    })
+}
+
+/// Where this event takes a registration; `None` = not from here.
+pub fn registration(from: &str, event: RegistrationEvent) -> Option<&'static str> {
+    use RegistrationEvent::*;
+    Some(match (from, event) {
+        ("asked" | "minted", RegistrationAsked) => "asked",
+        ("asked", RegistrationMinted) => "minted",
+        ("asked" | "minted", RegistrationLeaving) => "leaving",
+        ("leaving", RegistrationKept) => "minted",
+        ("asked" | "leaving", RegistrationGone) => "gone",
         _ => return None,
     })
 }
@@ -271,6 +348,24 @@ mod tests {
             &RUNNER_STATES,
             &names(RunnerEvent::ALL, RunnerEvent::name),
             |state, event| { runner(state, RunnerEvent::ALL[event]).map(str::to_owned) }
+        ));
+    }
+
+    #[test]
+    fn demand_table() {
+        insta::assert_snapshot!(table(
+            &forgeyard_model::demand::DEMAND_STATES,
+            &names(DemandEvent::ALL, DemandEvent::name),
+            |state, event| { demand(state, DemandEvent::ALL[event]).map(str::to_owned) }
+        ));
+    }
+
+    #[test]
+    fn registration_table() {
+        insta::assert_snapshot!(table(
+            &forgeyard_model::registration::REGISTRATION_STATES,
+            &names(RegistrationEvent::ALL, RegistrationEvent::name),
+            |state, event| { registration(state, RegistrationEvent::ALL[event]).map(str::to_owned) }
         ));
     }
 

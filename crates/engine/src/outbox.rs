@@ -5,7 +5,7 @@
 use crate::deliveries::blank_job;
 use crate::lifecycle::JobEvent;
 use crate::tx::{Tx, missing};
-use crate::{completion, plan, release, spec, test_jobs};
+use crate::{completion, demand, plan, release, spec, test_jobs};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::{Channel, ChannelEntry};
 use forgeyard_model::effect::{Effect, EffectResult, PendingEffect};
@@ -17,7 +17,7 @@ use forgeyard_model::pipeline::{PipelineState, SourceRecord};
 use forgeyard_model::plan::{PipelineFile, RenderedPlan};
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
 use forgeyard_model::{
-    ArtifactId, ChannelName, EffectId, EnvironmentId, Explanation, Id, JobId, PipelineId, deadline,
+    ArtifactId, ChannelName, EffectId, EnvironmentId, Explanation, Id, JobId, Owner, PipelineId, deadline,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,15 +47,17 @@ pub(crate) fn settled(tx: &mut Tx<'_>, id: EffectId, result: EffectResult) -> Re
             if superseded(tx, artifact) => {}
         (Effect::ReadPlan { job, .. }, EffectResult::Plan { plan }) => planned(tx, job, &plan)?,
         (Effect::ReadPlan { job, .. }, EffectResult::Refused { reason }) => {
-            let pipeline = tx.job(job)?.pipeline;
-            completion::fail(tx, pipeline, reason)?;
+            if let Owner::Pipeline(pipeline) = tx.job(job)?.owner {
+                completion::fail(tx, pipeline, reason)?;
+            }
         }
         (Effect::InspectPackage { artifact, .. }, EffectResult::Package { facts }) => {
             inspected(tx, artifact, *facts)?;
         }
         (Effect::InspectPackage { job, .. }, EffectResult::Refused { reason }) => {
-            let pipeline = tx.job(job)?.pipeline;
-            completion::fail(tx, pipeline, reason)?;
+            if let Owner::Pipeline(pipeline) = tx.job(job)?.owner {
+                completion::fail(tx, pipeline, reason)?;
+            }
         }
         (Effect::Promote { pipeline, channel }, EffectResult::Promotion { entries }) => {
             promoted(tx, pipeline, channel, entries)?;
@@ -69,6 +71,7 @@ pub(crate) fn settled(tx: &mut Tx<'_>, id: EffectId, result: EffectResult) -> Re
         (Effect::MakeEnvironment { environment }, EffectResult::Refused { reason }) => {
             environment_made(tx, environment, EnvironmentState::Failed { reason })?;
         }
+        (effect, result) if effect.demand().is_some() => demand::settled(tx, effect, result)?,
         (effect, _) => {
             return Err(Refusal::new(
                 RefusalKind::Invalid,
@@ -95,7 +98,11 @@ pub(crate) fn troubled(tx: &mut Tx<'_>, id: EffectId, trouble: String) -> Result
     let pause = Duration::from_secs(1 << tries.min(8)).min(LONGEST_PAUSE);
     let not_before = tx.now().plus(pause);
     tx.event("EffectTroubled", id, None, "pending", Some(trouble.clone()));
-    tx.put(PendingEffect { tries, not_before, trouble: Some(trouble), ..pending });
+    let effect = pending.effect.clone();
+    tx.put(PendingEffect { tries, not_before, trouble: Some(trouble.clone()), ..pending });
+    if effect.demand().is_some() {
+        demand::troubled(tx, id, effect, tries, &trouble)?;
+    }
     Ok(Reply::Done)
 }
 
@@ -150,7 +157,7 @@ fn refuse_plan(tx: &mut Tx<'_>, pipeline: PipelineId, reason: Explanation) -> Re
 
 /// The rendering was read: builds and tests are made from it.
 fn planned(tx: &mut Tx<'_>, plan_job: JobId, rendered: &RenderedPlan) -> Result<(), Refusal> {
-    let id = tx.job(plan_job)?.pipeline;
+    let Owner::Pipeline(id) = tx.job(plan_job)?.owner else { return Ok(()) };
     let mut pipeline = tx.pipeline(id)?;
     if pipeline.state.ended() || !pipeline.outputs.is_empty() {
         return Ok(());
@@ -215,7 +222,7 @@ fn inspected(tx: &mut Tx<'_>, id: ArtifactId, facts: PackageFacts) -> Result<(),
     };
     test_jobs::decide(tx, &pipeline, build, id, &facts)?;
     release::release_held(tx, pipeline.id)?;
-    completion::check(tx, pipeline.id)
+    completion::check(tx, pipeline.id.into())
 }
 
 /// Statements are signed: the switch of the channel is this one row.

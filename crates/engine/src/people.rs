@@ -2,10 +2,10 @@
 
 use crate::lifecycle::{DeviceEvent, JobEvent, LeaseEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::{completion, ending};
+use crate::{completion, demand, ending};
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
-use forgeyard_model::job::{Job, JobState};
+use forgeyard_model::job::{Job, JobKind, JobState};
 use forgeyard_model::pipeline::PipelineState;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::RunnerState;
@@ -39,14 +39,14 @@ pub(crate) fn stop(tx: &mut Tx<'_>, id: JobId, why: &str) -> Result<(), Refusal>
         lines: Vec::new(),
         fix: None,
     });
-    let pipeline = job.pipeline;
+    let owner = job.owner;
     tx.move_job(
         job,
         JobEvent::JobEnded,
         JobState::Ended { outcome: Outcome::Canceled },
         Some(why.to_owned()),
     )?;
-    completion::check(tx, pipeline)
+    completion::check(tx, owner)
 }
 
 /// A person asks to stop a job.
@@ -56,6 +56,9 @@ pub(crate) fn cancel(tx: &mut Tx<'_>, id: JobId) -> Result<Reply, Refusal> {
         return Err(conflict("job.already_over", format!("{id} is already {}", job.state.name())));
     }
     let why = format!("stopped by {}", tx.ctx.by.name);
+    if job.kind == JobKind::Runner {
+        return demand::launch::canceled(tx, id, &why);
+    }
     stop(tx, id, &why)?;
     Ok(Reply::Done)
 }
@@ -73,14 +76,16 @@ pub(crate) fn rerun(tx: &mut Tx<'_>, id: JobId) -> Result<Reply, Refusal> {
         )
         .fix("run the job that it needs"));
     }
-    let pipeline = tx.pipeline(job.pipeline)?;
+    let Some(owner) = job.owner.pipeline() else {
+        let text = format!("{id} served a job of a forge");
+        return Err(conflict("job.of_a_forge", text).fix("run the job again at the forge"));
+    };
+    let pipeline = tx.pipeline(owner)?;
     if matches!(pipeline.state, PipelineState::Promoting | PipelineState::Environment) {
         return Err(conflict("job.promoting", format!("{} is being promoted", pipeline.id)));
     }
-    let dependent = tx
-        .farm()
-        .jobs_of(job.pipeline)
-        .find(|other| other.needs.contains(&id) && other.state.attempt().is_some());
+    let dependent =
+        tx.farm().jobs_of(owner).find(|other| other.needs.contains(&id) && other.state.attempt().is_some());
     if let Some(other) = dependent {
         return Err(conflict(
             "job.in_use",

@@ -2,6 +2,7 @@
 //!
 //! First in, first out. A job that finds no place keeps the reason, and does not stop the jobs behind it.
 
+use crate::demand;
 use crate::farm::Farm;
 use crate::lifecycle::{DeviceEvent, JobEvent};
 use crate::tx::Tx;
@@ -15,7 +16,8 @@ use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Limit, Pool};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::Site;
 use forgeyard_model::{
-    AttemptId, DeviceId, Explanation, FlavorName, Id, JobId, LeaseId, RunnerId, SiteId, deadline,
+    AttemptId, DeviceId, Explanation, FlavorName, Id, JobId, LeaseId, Owner, PoolName, RunnerId, SiteId,
+    deadline,
 };
 use std::collections::BTreeSet;
 
@@ -35,6 +37,7 @@ struct Wish {
     needs: BTreeSet<Limit>,
     isolation: Isolation,
     avoid: BTreeSet<String>,
+    pools: Vec<PoolName>,
 }
 
 impl Wish {
@@ -46,6 +49,7 @@ impl Wish {
             needs: spec.needs.clone(),
             isolation: isolation(farm, job),
             avoid: job.avoid.clone(),
+            pools: spec.pools.clone(),
         })
     }
 
@@ -55,13 +59,21 @@ impl Wish {
                 && self.gpu == spec.gpu
                 && self.needs == spec.needs
                 && self.avoid == job.avoid
+                && self.pools == spec.pools
                 && self.isolation == isolation(farm, job)
         })
     }
 }
 
 fn isolation(farm: &Farm, job: &Job) -> Isolation {
-    farm.pipelines.get(&job.pipeline).map_or(Isolation::Vm, |pipeline| pipeline.isolation)
+    match job.owner {
+        Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.isolation),
+        Owner::Demand(id) => {
+            let demand = farm.owed_by(job.id).or_else(|| farm.demands.get(&id));
+            demand.and_then(|demand| demand.admission.as_ref()).map(|admission| admission.isolation)
+        }
+    }
+    .unwrap_or(Isolation::Vm)
 }
 
 /// Places every queued job that finds a place, in the order of the queue.
@@ -131,7 +143,9 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
     })?;
     let isolation = isolation(farm, job);
     let mut reasons = Vec::new();
-    for pool in config.pools.iter().filter(|pool| pool.flavors.contains(&flavor.name)) {
+    for (pool, flavor) in pools(config, flavor, spec) {
+        let runners = spec.forge_runner.is_some();
+        let gpu = if runners { flavor.gpu.as_ref() } else { spec.gpu.as_ref() };
         if pool.isolation < isolation {
             reasons.push(Explanation::new(
                 "queue.isolation",
@@ -151,13 +165,24 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
         let mut sites: Vec<&Site> = farm.sites.values().collect();
         sites.sort_by_key(|site| job.avoid.contains(site.name.as_str()));
         for site in sites {
-            match fits(tx, site, pool, flavor, spec) {
+            match fits(tx, site, pool, flavor, spec, gpu) {
                 Ok(devices) => return Ok(Place { site: site.id, pool, flavor, devices }),
                 Err(reason) => reasons.push(reason),
             }
         }
     }
     Err(combine(flavor, reasons))
+}
+
+/// Pools that may serve, each with the flavor that it would give: those that the spec names, in that order, or all that
+/// offer its flavor.
+fn pools<'a>(config: &'a FarmConfig, flavor: &'a Flavor, spec: &JobSpec) -> Vec<(&'a Pool, &'a Flavor)> {
+    if spec.pools.is_empty() {
+        let offer = |pool: &&Pool| pool.flavors.contains(&flavor.name);
+        return config.pools.iter().filter(offer).map(|pool| (pool, flavor)).collect();
+    }
+    let named = spec.pools.iter().filter_map(|name| config.pool(name));
+    named.filter_map(|pool| Some((pool, config.flavor(&pool.runners.as_ref()?.flavor)?))).collect()
 }
 
 /// One reason out of many: the nearest miss first, the others as evidence.
@@ -200,6 +225,7 @@ fn fits(
     pool: &Pool,
     flavor: &Flavor,
     spec: &JobSpec,
+    gpu: Option<&GpuRequest>,
 ) -> Result<Vec<DeviceId>, Explanation> {
     let name = &site.name;
     let say = |code: &str, text: String| Err(Explanation::new(code, text));
@@ -251,7 +277,7 @@ fn fits(
             ),
         );
     }
-    match &spec.gpu {
+    match gpu {
         None => Ok(Vec::new()),
         Some(request) => choose_devices(tx, site, request),
     }
@@ -365,6 +391,7 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         shape: place.flavor.clone(),
         boots,
         attempt: attempt_id,
+        registration: None,
         deadline: deadline::runner(&state, limit).map(|limit| now.plus(limit)),
         state,
         requested_at: now,
@@ -380,7 +407,7 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
     tx.put(Attempt {
         id: attempt_id,
         job: job.id,
-        pipeline: job.pipeline,
+        owner: job.owner,
         fence,
         runner: runner_id,
         site: place.site,
@@ -397,10 +424,16 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         verdict: None,
         artifacts: Vec::new(),
         since: now,
-        deadline: deadline::attempt(state, limit).map(|limit| now.plus(limit)),
+        deadline: match job.owner {
+            Owner::Pipeline(_) => deadline::attempt(state, limit),
+            Owner::Demand(_) => deadline::forge_attempt(state, limit),
+        }
+        .map(|limit| now.plus(limit)),
         generation: 0,
     });
     job.fence = fence;
     job.waiting = None;
-    tx.move_job(job, JobEvent::JobPlaced, JobState::Placed { attempt: attempt_id }, None)
+    let id = job.id;
+    tx.move_job(job, JobEvent::JobPlaced, JobState::Placed { attempt: attempt_id }, None)?;
+    demand::launch::placed(tx, id)
 }

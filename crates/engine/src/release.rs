@@ -7,7 +7,7 @@ use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::verdict::Outcome;
-use forgeyard_model::{JobId, PipelineId};
+use forgeyard_model::{JobId, Owner, PipelineId};
 
 /// Lets every held job of a pipeline go that can.
 pub(crate) fn release_held(tx: &mut Tx<'_>, pipeline: PipelineId) -> Result<(), Refusal> {
@@ -36,12 +36,13 @@ pub(crate) fn try_release(tx: &mut Tx<'_>, id: JobId) -> Result<(), Refusal> {
     if !job.needs.iter().all(|build| ready(tx, *build)) {
         return Ok(());
     }
-    let pipeline = tx.pipeline(job.pipeline)?;
+    let Owner::Pipeline(owner) = job.owner else { return Ok(()) };
+    let pipeline = tx.pipeline(owner)?;
     let packages = packages_of(tx, &job);
     let Some(spec) = (match job.kind {
         JobKind::Build => Some(spec::build(tx.config(), &pipeline, &job, &packages)),
         JobKind::Test => spec::test(tx.config(), &pipeline, &job, &packages),
-        JobKind::Plan => None,
+        JobKind::Plan | JobKind::Runner => None,
     }) else {
         return Ok(());
     };
@@ -52,9 +53,10 @@ pub(crate) fn try_release(tx: &mut Tx<'_>, id: JobId) -> Result<(), Refusal> {
 /// A build is ready for others when it succeeded and each package of its accepted attempt was read.
 fn ready(tx: &Tx<'_>, build: JobId) -> bool {
     let Some(job) = tx.farm().jobs.get(&build) else { return false };
+    let Owner::Pipeline(owner) = job.owner else { return false };
     let mut packages = tx
         .farm()
-        .artifacts_of(job.pipeline)
+        .artifacts_of(owner)
         .filter(|artifact| artifact.job == Some(build) && accepted(tx, artifact))
         .peekable();
     job.state == JobState::Ended { outcome: Outcome::Succeeded }
@@ -81,5 +83,6 @@ fn packages_of(tx: &Tx<'_>, job: &Job) -> Vec<Artifact> {
     let mine = |artifact: &&Artifact| {
         artifact.job.is_some_and(|build| wanted.contains(&build)) && accepted(tx, artifact)
     };
-    tx.farm().artifacts_of(job.pipeline).filter(mine).cloned().collect()
+    let Owner::Pipeline(owner) = job.owner else { return Vec::new() };
+    tx.farm().artifacts_of(owner).filter(mine).cloned().collect()
 }

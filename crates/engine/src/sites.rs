@@ -268,8 +268,7 @@ fn end_lease(
         // The machine's own absence has not been reported: the confirmation is early and will come again.
         return Ok(());
     }
-    let pipeline = tx.attempt(lease.attempt)?.pipeline;
-    let repository = tx.pipeline(pipeline)?.event.repository.id;
+    let repository = tx.farm().repository_of(tx.attempt(lease.attempt)?.owner);
     let held = tx.now().since(lease.claimed_at);
     let micros =
         u64::try_from(held.as_micros()).unwrap_or(u64::MAX).saturating_mul(lease.devices.len() as u64);

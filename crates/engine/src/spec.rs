@@ -28,7 +28,7 @@ pub fn step_files() -> Vec<JobFile> {
 }
 
 /// Limits that every job of ours needs.
-fn needs(network: bool) -> BTreeSet<Limit> {
+pub(crate) fn needs(network: bool) -> BTreeSet<Limit> {
     let mut needs: BTreeSet<Limit> =
         [Limit::Memory, Limit::Cpu, Limit::Processes, Limit::Wall, Limit::Disk].into();
     if !network {
@@ -63,6 +63,8 @@ fn blank(config: &FarmConfig, pipeline: &Pipeline, flavor: &FlavorName) -> JobSp
         outputs: Vec::new(),
         env: env.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         subject: None,
+        pools: Vec::new(),
+        forge_runner: None,
     }
 }
 

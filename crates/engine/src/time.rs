@@ -1,6 +1,7 @@
 //! What the passing of time does. A timer that runs out is an event, not a surprise; no lease ends by it.
 
 use crate::completion;
+use crate::demand;
 use crate::ending::{self, lost};
 use crate::lifecycle::{JobEvent, RunnerEvent};
 use crate::tx::Tx;
@@ -30,6 +31,7 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<Reply, Refusal> {
     held_jobs(tx)?;
     pipelines(tx)?;
     environments(tx)?;
+    demand::time::ticked(tx)?;
     Ok(Reply::Done)
 }
 
@@ -83,6 +85,9 @@ fn attempt_verdict(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
     if !over_and_heard_out(tx, attempt.deadline) {
         return None;
     }
+    if let Some(verdict) = demand::launch::overdue(tx, attempt) {
+        return Some(verdict);
+    }
     Some(match attempt.state {
         AttemptState::Running => Verdict {
             outcome: Outcome::TimedOut,
@@ -112,6 +117,13 @@ fn runners(tx: &mut Tx<'_>) -> Result<(), Refusal> {
         match &runner.state {
             RunnerState::Draining => {
                 tx.move_runner(runner, RunnerEvent::RunnerDeleting, RunnerState::Deleting)?
+            }
+            // Never drained by time: the forge may still hand it a job.
+            RunnerState::Leaving => {
+                let text =
+                    "the forge has not forgotten it; it is kept and the forge is asked again".to_owned();
+                tx.event("RunnerOverdue", id, Some("leaving"), "leaving", Some(text));
+                tx.put(Runner { deadline: Some(now.plus(ALARM_AGAIN)), ..runner });
             }
             RunnerState::Kept { .. } => {
                 tx.move_runner(runner, RunnerEvent::RunnerDrained, RunnerState::Draining)?
@@ -172,7 +184,7 @@ fn held_jobs(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             verdict.outcome = Outcome::TimedOut;
             job.verdict = Some(verdict);
             tx.move_job(job, JobEvent::JobEnded, JobState::Ended { outcome: Outcome::TimedOut }, None)?;
-            completion::check(tx, pipeline)?;
+            completion::check(tx, pipeline.into())?;
         }
     }
     Ok(())

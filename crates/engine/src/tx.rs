@@ -2,11 +2,14 @@
 
 use crate::ctx::Ctx;
 use crate::farm::{Entity, Farm};
-use crate::lifecycle::{self, AttemptEvent, DeviceEvent, JobEvent, LeaseEvent, RunnerEvent};
+use crate::lifecycle::{
+    self, AttemptEvent, DemandEvent, DeviceEvent, JobEvent, LeaseEvent, RegistrationEvent, RunnerEvent,
+};
 use forgeyard_model::attempt::{Attempt, AttemptState};
 use forgeyard_model::commit::{Commit, EventRecord, Row, UsageFact};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::deadline;
+use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::effect::{Effect, PendingEffect};
 use forgeyard_model::input::{Input, JournalEntry, Refusal, RefusalKind};
@@ -14,10 +17,12 @@ use forgeyard_model::job::{Job, JobState};
 use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::name::FlavorName;
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
+use forgeyard_model::registration::RegistrationState;
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::Site;
 use forgeyard_model::{
-    AttemptId, DeviceId, EffectId, EventId, Id, JobId, LeaseId, PipelineId, RunnerId, SiteId, Timestamp,
+    AttemptId, DemandId, DeviceId, EffectId, EventId, Id, JobId, LeaseId, Owner, PipelineId, RunnerId,
+    SiteId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -162,13 +167,24 @@ impl<'a> Tx<'a> {
 
     /// Puts an effect into the outbox. Its id derives from `cause` and `key`, so the same cause asks once.
     pub fn effect<I: Id>(&mut self, cause: I, key: &str, effect: Effect) -> EffectId {
+        self.effect_at(cause, key, effect, self.ctx.now)
+    }
+
+    /// The same, to be done not before a time.
+    pub fn effect_at<I: Id>(
+        &mut self,
+        cause: I,
+        key: &str,
+        effect: Effect,
+        not_before: Timestamp,
+    ) -> EffectId {
         let id = EffectId::derive(cause, key);
         if !self.farm.effects.contains_key(&id) {
             self.put(PendingEffect {
                 id,
                 effect,
                 tries: 0,
-                not_before: self.ctx.now,
+                not_before,
                 trouble: None,
                 done_at: None,
                 generation: 0,
@@ -187,6 +203,11 @@ impl<'a> Tx<'a> {
     /// A job.
     pub fn job(&self, id: JobId) -> Result<Job, Refusal> {
         self.farm.jobs.get(&id).cloned().ok_or_else(|| missing("job", id))
+    }
+
+    /// A demand.
+    pub fn demand(&self, id: DemandId) -> Result<Demand, Refusal> {
+        self.farm.demands.get(&id).cloned().ok_or_else(|| missing("demand", id))
     }
 
     /// A pipeline.
@@ -261,7 +282,11 @@ impl<'a> Tx<'a> {
             .ok_or_else(|| illegal("attempt", attempt.id, from.name(), event.name()))?;
         attempt.state = to;
         attempt.since = self.ctx.now;
-        attempt.deadline = deadline::attempt(to, limit).map(|limit| self.ctx.now.plus(limit));
+        let limit = match attempt.owner {
+            Owner::Pipeline(_) => deadline::attempt(to, limit),
+            Owner::Demand(_) => deadline::forge_attempt(to, limit),
+        };
+        attempt.deadline = limit.map(|limit| self.ctx.now.plus(limit));
         if to == AttemptState::Ended {
             attempt.ended_at = Some(self.ctx.now);
         }
@@ -299,6 +324,61 @@ impl<'a> Tx<'a> {
         runner.state = to;
         self.event(event.name(), runner.id, Some(from), runner.state.name(), note);
         self.touched_sites.insert(runner.site);
+        self.put(runner);
+        Ok(())
+    }
+
+    /// Moves a demand along its table and writes it. The end of a pause is its deadline.
+    pub fn move_demand(
+        &mut self,
+        mut demand: Demand,
+        event: DemandEvent,
+        to: DemandState,
+    ) -> Result<(), Refusal> {
+        let from = demand.state.name();
+        if lifecycle::demand(from, event) != Some(to.name()) {
+            return Err(illegal("demand", demand.id, from, event.name()));
+        }
+        let pause = match &to {
+            DemandState::Held { until, .. } => *until,
+            _ => None,
+        };
+        demand.deadline = pause.or_else(|| deadline::demand(&to).map(|limit| self.ctx.now.plus(limit)));
+        demand.since = self.ctx.now;
+        demand.checks = 0;
+        demand.ended_at = to.ended().then_some(self.ctx.now);
+        demand.state = to;
+        let note = demand.reason().map(|reason| reason.message.clone()).or_else(|| match &demand.state {
+            DemandState::Running => demand.taken_by.as_ref().map(|taker| taker.name.clone()),
+            DemandState::Ended { conclusion } => Some(conclusion.clone()),
+            _ => None,
+        });
+        self.event(event.name(), demand.id, Some(from), demand.state.name(), note);
+        self.put(demand);
+        Ok(())
+    }
+
+    /// Moves the registration of a runner along its table and writes the runner.
+    pub fn move_registration(
+        &mut self,
+        mut runner: Runner,
+        event: RegistrationEvent,
+        to: RegistrationState,
+    ) -> Result<(), Refusal> {
+        let Some(registration) = runner.registration.as_mut() else {
+            return Err(missing("registration of runner", runner.id));
+        };
+        let from = registration.state.name();
+        if lifecycle::registration(from, event) != Some(to.name()) {
+            return Err(illegal("the registration of runner", runner.id, from, event.name()));
+        }
+        let note = match &to {
+            RegistrationState::Leaving { reason, .. } => reason.message.clone(),
+            _ => registration.name.clone(),
+        };
+        let name = to.name();
+        registration.state = to;
+        self.event(event.name(), runner.id, Some(from), name, Some(note));
         self.put(runner);
         Ok(())
     }

@@ -172,14 +172,34 @@ fn read_workflow_job(forge: &ForgeName, root: &Node<'_>) -> Result<Meaning, Expl
     let job = root.field("workflow_job")?;
     let labels = job.field("labels")?;
     let labels = labels.items()?.map(|label| label.text().map(str::to_owned)).collect::<Result<_, _>>()?;
+    let run_attempt = match job.optional_id("run_attempt")? {
+        Some(attempt) => match u32::try_from(attempt) {
+            Ok(attempt) => attempt,
+            Err(_) => return Err(job.field("run_attempt")?.wrong("a number below 2^32")),
+        },
+        None => 1,
+    };
+    let installation = match root.get("installation").filter(|node| !node.is_null()) {
+        Some(node) => Some(node.field("id")?.id()?),
+        None => None,
+    };
     Ok(Meaning::Demand(Box::new(WorkflowJob {
         repository: read_repository(forge, root)?,
+        installation,
         job: job.field("id")?.id()?,
         run: job.field("run_id")?.id()?,
+        run_attempt,
+        name: job.optional_text("name")?.unwrap_or_default(),
+        workflow: job.optional_text("workflow_name")?,
         action: root.field("action")?.text()?.to_owned(),
+        conclusion: job.optional_text("conclusion")?,
         labels,
         head_sha: job.field("head_sha")?.commit()?.to_owned(),
-        sender: read_person(&root.field("sender")?)?,
+        head_branch: job.optional_text("head_branch")?,
+        runner_name: job.optional_text("runner_name")?,
+        runner_id: job.optional_id("runner_id")?,
+        sender: Some(read_person(&root.field("sender")?)?),
+        scale_set: None,
     })))
 }
 

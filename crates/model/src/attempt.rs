@@ -1,7 +1,7 @@
 //! Attempts: numbered tries at a job. The number is the fence: results of a superseded attempt are refused.
 
 use crate::verdict::{ExitFacts, Outcome, Verdict};
-use crate::{ArtifactId, AttemptId, JobId, LeaseId, PipelineId, RunnerId, SiteId, Timestamp};
+use crate::{ArtifactId, AttemptId, JobId, LeaseId, Owner, RunnerId, SiteId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Where an attempt is in its life.
@@ -67,8 +67,9 @@ pub struct Attempt {
     pub id: AttemptId,
     /// The job that it tries.
     pub job: JobId,
-    /// The job's pipeline.
-    pub pipeline: PipelineId,
+    /// The job's owner.
+    #[serde(flatten)]
+    pub owner: Owner,
     /// Its number, from 1.
     pub fence: u32,
     /// Its machine.

@@ -5,6 +5,7 @@ use crate::artifact::Artifact;
 use crate::attempt::Attempt;
 use crate::channel::Channel;
 use crate::delivery::Delivery;
+use crate::demand::Demand;
 use crate::device::Device;
 use crate::effect::PendingEffect;
 use crate::environment::Environment;
@@ -24,6 +25,8 @@ use serde::{Deserialize, Serialize};
 pub enum Row {
     /// A webhook delivery.
     Delivery(Delivery),
+    /// A demand.
+    Demand(Demand),
     /// A pipeline.
     Pipeline(Pipeline),
     /// A job.
@@ -75,6 +78,7 @@ type Token = ApiToken;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
+    Demand: "demand", |row| row.id.to_string();
     Pipeline: "pipeline", |row| row.id.to_string();
     Job: "job", |row| row.id.to_string();
     Attempt: "attempt", |row| row.id.to_string();

@@ -2,6 +2,7 @@
 //! input like any other.
 
 use crate::attempt::AttemptState;
+use crate::demand::DemandState;
 use crate::device::DeviceState;
 use crate::environment::EnvironmentState;
 use crate::job::{Hold, JobState};
@@ -55,6 +56,39 @@ pub fn attempt(state: AttemptState, limit: Duration) -> Option<Duration> {
     }
 }
 
+/// The same for an attempt that is a runner of a forge. A forge takes a job away from a runner that it waits for in vain
+/// after five minutes (ARC 4602), so making the machine and registering it must together take less.
+pub fn forge_attempt(state: AttemptState, limit: Duration) -> Option<Duration> {
+    match state {
+        AttemptState::Placed => seconds(3 * MINUTE),
+        AttemptState::Starting => seconds(90),
+        AttemptState::Running | AttemptState::Ended => attempt(state, limit),
+    }
+}
+
+/// A registered runner that has taken nothing for this long is asked whether it is busy, and if not, forgotten. Its
+/// configuration is good for five minutes.
+pub const RUNNER_IDLE: Duration = Duration::from_secs(310);
+
+/// A runner whose job the forge calls completed ends by itself within this time, or is ended.
+pub const RUNNER_LEAVES: Duration = Duration::from_secs(5 * MINUTE);
+
+/// How long a demand may stay in this state before the forge is asked what became of its job. A breach moves nothing by
+/// itself, but for a pause, which ends by it.
+pub fn demand(state: &DemandState) -> Option<Duration> {
+    match state {
+        DemandState::Unread => seconds(30 * MINUTE),
+        DemandState::Waiting => seconds(10 * MINUTE),
+        DemandState::Held { .. } => seconds(6 * HOUR),
+        DemandState::Wanted | DemandState::Launching => seconds(HOUR),
+        DemandState::Running => seconds(6 * HOUR),
+        DemandState::Refused { .. } | DemandState::Ended { .. } | DemandState::Withdrawn { .. } => None,
+    }
+}
+
+/// Longest time between two such questions.
+pub const DEMAND_ASKED_AGAIN: Duration = Duration::from_secs(DAY);
+
 /// How long a runner may stay in this state; `limit` is its flavor's time limit.
 pub fn runner(state: &RunnerState, limit: Duration) -> Option<Duration> {
     match state {
@@ -64,6 +98,8 @@ pub fn runner(state: &RunnerState, limit: Duration) -> Option<Duration> {
         RunnerState::Busy => {
             Some(limit.saturating_add(GRACE).saturating_add(Duration::from_secs(20 * MINUTE)))
         }
+        // A breach raises an alarm and keeps the machine: the forge may still hand it a job.
+        RunnerState::Leaving => seconds(10 * MINUTE),
         RunnerState::Draining => seconds(30 * SECOND),
         RunnerState::Deleting | RunnerState::Failed { .. } => seconds(5 * MINUTE),
         RunnerState::Kept { .. } => seconds(2 * DAY),

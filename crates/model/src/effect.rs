@@ -3,10 +3,15 @@
 
 use crate::artifact::Artifact;
 use crate::channel::ChannelEntry;
+use crate::demand::RunFacts;
 use crate::environment::EnvironmentState;
+use crate::forge::{Repository, WorkflowJob};
 use crate::package::PackageFacts;
 use crate::plan::{PipelineFile, RenderedPlan};
-use crate::{ArtifactId, ChannelName, EffectId, EnvironmentId, Explanation, JobId, PipelineId, Timestamp};
+use crate::{
+    ArtifactId, ChannelName, DemandId, EffectId, EnvironmentId, Explanation, JobId, PipelineId, RunnerId,
+    Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 /// Something to do.
@@ -44,6 +49,88 @@ pub enum Effect {
         /// Which.
         environment: EnvironmentId,
     },
+    /// Ask a forge whose work a run is.
+    LookUpRun {
+        /// The demand that it is asked for.
+        demand: DemandId,
+        /// The runner that took a job of the run, when it is asked for that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        runner: Option<RunnerId>,
+        /// Where.
+        repository: Repository,
+        /// Installation of the app at the forge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        installation: Option<u64>,
+        /// Numeric id of the run.
+        run: u64,
+        /// Number of the attempt of the run.
+        run_attempt: u32,
+    },
+    /// Ask a forge what became of a job of which nobody has spoken for long.
+    ReadJob {
+        /// The demand.
+        demand: DemandId,
+        /// Where.
+        repository: Repository,
+        /// Installation of the app at the forge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        installation: Option<u64>,
+        /// Numeric id of the job.
+        job: u64,
+    },
+    /// Ask a forge for a just-in-time configuration. The machine is up by then. The configuration is a secret and does
+    /// not come back as a result: whoever does this keeps it sealed until the machine fetches it.
+    MintRunner {
+        /// The demand that the machine was made for.
+        demand: DemandId,
+        /// The machine.
+        runner: RunnerId,
+        /// Where.
+        repository: Repository,
+        /// Installation of the app at the forge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        installation: Option<u64>,
+        /// Scale set to register with, instead of the repository or its organisation.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scale_set: Option<u64>,
+        /// Name of the runner at the forge.
+        name: String,
+        /// Labels of the runner at the forge.
+        labels: Vec<String>,
+    },
+    /// Ask a forge to forget a runner; never one that is busy. Whether it is busy is read anew, just before.
+    Deregister {
+        /// The demand that the machine was made for.
+        demand: DemandId,
+        /// The machine.
+        runner: RunnerId,
+        /// Where.
+        repository: Repository,
+        /// Installation of the app at the forge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        installation: Option<u64>,
+        /// Scale set that it registered with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scale_set: Option<u64>,
+        /// Name of the runner at the forge.
+        name: String,
+        /// Numeric id of the runner at the forge; found by name when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forge_runner: Option<u64>,
+    },
+}
+
+impl Effect {
+    /// The demand that an effect at a forge is done for.
+    pub const fn demand(&self) -> Option<DemandId> {
+        match self {
+            Effect::LookUpRun { demand, .. }
+            | Effect::ReadJob { demand, .. }
+            | Effect::MintRunner { demand, .. }
+            | Effect::Deregister { demand, .. } => Some(*demand),
+            _ => None,
+        }
+    }
 }
 
 /// How an effect came out.
@@ -81,6 +168,31 @@ pub enum EffectResult {
         /// Ready or failed.
         state: Box<EnvironmentState>,
     },
+    /// The run was read.
+    Run {
+        /// What the forge says.
+        facts: Box<RunFacts>,
+    },
+    /// The forge does not know the run, or does not show it. A hint, not a fact: reads may be behind.
+    RunMissing,
+    /// The job was read.
+    Job {
+        /// What the forge says.
+        job: Box<WorkflowJob>,
+    },
+    /// The forge does not know the job.
+    JobMissing,
+    /// The configuration of a runner is there, sealed.
+    Minted {
+        /// Numeric id of the runner at the forge.
+        runner: u64,
+    },
+    /// Another runner has the name.
+    NameTaken,
+    /// The forge does not know the runner (any more).
+    Deregistered,
+    /// The forge says that the runner is busy; it was left alone.
+    RunnerBusy,
     /// It cannot be done, and trying again will not help.
     Refused {
         /// Why.

@@ -70,23 +70,55 @@ pub struct ForgeEvent {
     pub author: Option<Person>,
 }
 
-/// A foreign CI job (`workflow_job`): stored, gated and explained; nothing is launched for it.
+/// What a source says of a foreign CI job (a GitHub `workflow_job`): the same shape from webhook, poll and scale set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkflowJob {
     /// Where.
     pub repository: Repository,
-    /// Numeric id of the job.
+    /// Installation of the app at the forge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installation: Option<u64>,
+    /// Numeric id of the job. A scale set's messages do not carry it; its listener looks it up in the run.
     pub job: u64,
     /// Numeric id of its run.
     pub run: u64,
+    /// Number of the attempt of the run, from 1.
+    #[serde(default = "first")]
+    pub run_attempt: u32,
+    /// Name of the job.
+    #[serde(default)]
+    pub name: String,
+    /// Name of the workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<String>,
     /// `queued`, `waiting`, `in_progress`, `completed`.
     pub action: String,
+    /// How it ended, when it is completed: `success`, `cancelled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conclusion: Option<String>,
     /// Labels that it asks for.
     pub labels: Vec<String>,
     /// Commit.
     pub head_sha: String,
-    /// Who sent the event.
-    pub sender: Person,
+    /// Branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_branch: Option<String>,
+    /// Name of the runner that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner_name: Option<String>,
+    /// Numeric id of that runner at the forge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner_id: Option<u64>,
+    /// Who sent the event; a poll does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Person>,
+    /// The request of a scale set, when it came by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_set: Option<crate::demand::ScaleSetRequest>,
+}
+
+const fn first() -> u32 {
+    1
 }
 
 /// A webhook body, understood.

@@ -134,6 +134,8 @@ registry! {
     ArtifactId = "art";
     /// One try at a job.
     AttemptId = "att";
+    /// One foreign CI job that wants a runner.
+    DemandId = "dem";
     /// One GPU, or a slice of one.
     DeviceId = "dev";
     /// A local effect in the outbox.

@@ -2,13 +2,16 @@
 //! be replayed bit for bit.
 
 use crate::artifact::Artifact;
+use crate::demand::Source;
 use crate::effect::EffectResult;
-use crate::forge::Meaning;
+use crate::forge::{Meaning, Person, WorkflowJob};
 use crate::principal::{ApiToken, Principal};
+use crate::registration::{TakenAnswer, TakenJob};
 use crate::site::SiteReport;
 use crate::verdict::{ExitFacts, Hit};
 use crate::{
-    AttemptId, DeviceId, Digest, EffectId, JobId, LeaseId, PipelineId, RunnerId, SiteId, SiteName, Timestamp,
+    AttemptId, DemandId, DeviceId, Digest, EffectId, ForgeName, JobId, LeaseId, PipelineId, RunnerId, SiteId,
+    SiteName, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +108,52 @@ pub enum Input {
         hits: Vec<Hit>,
         /// Last lines of its log.
         tail: Vec<crate::verdict::LogLine>,
+    },
+    /// A source other than a webhook says how jobs of a forge are. Webhooks come as [`Input::DeliveryRead`].
+    DemandReported {
+        /// Which source.
+        source: Source,
+        /// The jobs.
+        jobs: Vec<WorkflowJob>,
+    },
+    /// A forge no longer knows a job.
+    DemandGone {
+        /// Where.
+        forge: ForgeName,
+        /// Numeric id of the job.
+        job: u64,
+    },
+    /// Somebody whom the forge vouches for approved the head of a demand.
+    DemandApproved {
+        /// Which.
+        demand: DemandId,
+        /// The commit that was looked at.
+        head_sha: String,
+        /// Who.
+        person: Person,
+    },
+    /// A machine fetched the configuration of its runner.
+    RunnerConfigFetched {
+        /// The attempt.
+        attempt: AttemptId,
+        /// The fence that its agent holds.
+        fence: u32,
+    },
+    /// The sealed configuration of a runner is no longer there, and the machine never had it.
+    RunnerConfigLost {
+        /// The attempt.
+        attempt: AttemptId,
+        /// The fence that its agent holds.
+        fence: u32,
+    },
+    /// The job-started hook of a runner says what it took, and asks whether that may run. Asked again until it is told.
+    RunnerTook {
+        /// The attempt.
+        attempt: AttemptId,
+        /// The fence that its agent holds.
+        fence: u32,
+        /// What it took.
+        job: TakenJob,
     },
     /// The control plane started and has loaded its state. Silence counts from here.
     FarmStarted {
@@ -226,6 +275,11 @@ pub enum Reply {
     Artifact {
         /// The record.
         artifact: Box<Artifact>,
+    },
+    /// What was decided about the job that a runner took.
+    Taken {
+        /// The answer.
+        answer: TakenAnswer,
     },
     /// The agent goes on, or stops because the farm asks.
     Agent {

@@ -6,7 +6,9 @@ use crate::artifact::ArtifactKind;
 use crate::package::TestSelection;
 use crate::resources::{GpuRequest, Limit};
 use crate::verdict::{Outcome, Verdict};
-use crate::{ArtifactId, AttemptId, Digest, Explanation, FlavorName, JobId, PipelineId, Timestamp};
+use crate::{
+    ArtifactId, AttemptId, Digest, Explanation, FlavorName, ForgeName, JobId, Owner, PoolName, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +23,8 @@ pub enum JobKind {
     Build,
     /// Tests one package.
     Test,
+    /// Runs the program of a forge, which takes one job of that forge. It has no steps of ours.
+    Runner,
 }
 
 impl JobKind {
@@ -30,6 +34,7 @@ impl JobKind {
             JobKind::Plan => "plan",
             JobKind::Build => "build",
             JobKind::Test => "test",
+            JobKind::Runner => "runner",
         }
     }
 }
@@ -200,6 +205,23 @@ pub struct JobSpec {
     /// Package whose digest must be found installed afterwards: file name and digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<Subject>,
+    /// Pools that it may use, in order; empty = each that offers the flavor. A pool gives a runner the flavor that it
+    /// offers runners.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolName>,
+    /// The forge's runner that the machine is, instead of steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge_runner: Option<ForgeRunner>,
+}
+
+/// A machine that is a runner of a forge. Its configuration is a secret, made when the machine is up, and fetched by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ForgeRunner {
+    /// The forge.
+    pub forge: ForgeName,
+    /// Labels that it registers with.
+    pub labels: Vec<String>,
 }
 
 /// The package that a test is about.
@@ -230,11 +252,12 @@ pub struct TestDetail {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Job {
-    /// Its id, derived from the pipeline and the key.
+    /// Its id, derived from its owner and the key.
     pub id: JobId,
-    /// Its pipeline.
-    pub pipeline: PipelineId,
-    /// Key, unique in the pipeline: `plan`, `build/fy-bandwidth`, `test/fy-bandwidth/gpu`.
+    /// What it belongs to.
+    #[serde(flatten)]
+    pub owner: Owner,
+    /// Key, unique for its owner: `plan`, `build/fy-bandwidth`, `test/fy-bandwidth/gpu`, `runner/1`.
     pub key: String,
     /// What it is for.
     pub kind: JobKind,

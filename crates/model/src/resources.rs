@@ -159,4 +159,21 @@ pub struct Pool {
     pub isolation: Isolation,
     /// Machines at once, at most.
     pub max: u32,
+    /// What it offers to jobs of forges; absent = nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runners: Option<RunnerOffer>,
+}
+
+/// What a pool offers to jobs of forges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RunnerOffer {
+    /// Labels of its runners. Case does not matter.
+    pub labels: BTreeSet<String>,
+    /// Only jobs that ask for exactly these labels; otherwise any that asks for some of them and for no other.
+    #[serde(default)]
+    pub exact: bool,
+    /// Shape of its runners.
+    pub flavor: FlavorName,
 }

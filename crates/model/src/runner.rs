@@ -4,9 +4,10 @@
 //! site reports of the machine. Reconciling them is the engine's work.
 //!
 //! `Requested → Creating → Booting → Ready → Registered → Busy → Draining → Deleting → Deleted`; `Failed` from any
-//! live state; `Kept` for an autopsy.
+//! live state; `Kept` for an autopsy; `Leaving` before `Draining` while a forge is asked to forget it.
 
 use crate::name::{FlavorName, ImageName, PoolName, ProviderName};
+use crate::registration::Registration;
 use crate::resources::{Flavor, Image, Limit};
 use crate::{AttemptId, Explanation, RunnerId, SiteId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ pub enum RunnerState {
     Registered,
     /// A step runs or has run.
     Busy,
+    /// The attempt is over; the machine stands until the forge has forgotten the runner, lest it hands it a job.
+    Leaving,
     /// The attempt is over; nothing new may start.
     Draining,
     /// The site is to remove it.
@@ -57,6 +60,7 @@ impl RunnerState {
             RunnerState::Ready => "ready",
             RunnerState::Registered => "registered",
             RunnerState::Busy => "busy",
+            RunnerState::Leaving => "leaving",
             RunnerState::Draining => "draining",
             RunnerState::Deleting => "deleting",
             RunnerState::Deleted => "deleted",
@@ -75,6 +79,7 @@ impl RunnerState {
                 | RunnerState::Ready
                 | RunnerState::Registered
                 | RunnerState::Busy
+                | RunnerState::Leaving
                 | RunnerState::Kept { .. }
         )
     }
@@ -144,6 +149,9 @@ pub struct Runner {
     pub boots: Image,
     /// The attempt that it is reserved for.
     pub attempt: AttemptId,
+    /// What it is at a forge, when it is a runner of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration: Option<Box<Registration>>,
     /// What the farm intends.
     #[serde(flatten)]
     pub state: RunnerState,

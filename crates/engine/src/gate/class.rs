@@ -45,7 +45,7 @@ impl Class {
         }
     }
 
-    fn push(git_ref: &str, repository: &RepositoryConfig) -> Self {
+    pub(super) fn push(git_ref: &str, repository: &RepositoryConfig) -> Self {
         let branch = git_ref.strip_prefix("refs/heads/");
         let protected = branch.is_some_and(|branch| repository.protected.iter().any(|known| known == branch));
         let (lane, why) = if protected {

@@ -1,6 +1,6 @@
 //! Whether the people behind an event pass one grant.
 
-use super::{Approval, listed};
+use super::{Approval, Asked, listed};
 use forgeyard_model::access::{Access, Grant};
 use forgeyard_model::forge::{ForgeEvent, Person};
 
@@ -29,14 +29,14 @@ struct Lack {
 }
 
 pub(super) fn check(
-    event: &ForgeEvent,
+    asked: &Asked<'_>,
     grant: &Grant,
     access: &Access,
     approval: Option<&Approval>,
 ) -> Verdict {
-    let repository = event.repository.id;
+    let repository = asked.repository.id;
     let (mut lines, mut lacks) = (Vec::new(), Vec::new());
-    for (person, part) in subjects(event) {
+    for (person, part) in &asked.subjects {
         match passes(person, repository, grant, access) {
             Ok(how) => lines.push(format!("{} ({part}) {how}", shown(person))),
             Err(person_lacks) => {
@@ -51,7 +51,7 @@ pub(super) fn check(
         return Verdict::Pass(lines);
     }
     if let Some(approval) = approval {
-        match approved(event, approval, grant, access) {
+        match approved(asked, approval, grant, access) {
             Ok(how) => {
                 lines.push(how);
                 return Verdict::Pass(lines);
@@ -65,11 +65,14 @@ pub(super) fn check(
 }
 
 /// Everybody who takes part, each once.
-fn subjects(event: &ForgeEvent) -> Vec<(&Person, &'static str)> {
+pub(super) fn subjects(event: &ForgeEvent) -> Vec<(&Person, String)> {
+    let part = str::to_owned;
     match &event.author {
-        Some(author) if author.id == event.sender.id => vec![(author, "sender and author")],
-        Some(author) => vec![(&event.sender, "sender"), (author, "author of the pull request")],
-        None => vec![(&event.sender, "sender")],
+        Some(author) if author.id == event.sender.id => vec![(author, part("sender and author"))],
+        Some(author) => {
+            vec![(&event.sender, part("sender")), (author, part("author of the pull request"))]
+        }
+        None => vec![(&event.sender, part("sender"))],
     }
 }
 
@@ -83,19 +86,19 @@ fn names_people(grant: &Grant) -> bool {
 }
 
 fn approved(
-    event: &ForgeEvent,
+    asked: &Asked<'_>,
     approval: &Approval,
     grant: &Grant,
     access: &Access,
 ) -> Result<String, String> {
     let by = shown(&approval.by);
-    if approval.repository != event.repository.id {
+    if approval.repository != asked.repository.id {
         return Err(format!("the approval by {by} is for repository {}", approval.repository));
     }
-    if approval.head_sha != event.head_sha {
+    if approval.head_sha != asked.head_sha {
         return Err(format!(
             "the approval by {by} is for commit {}, the head is {}: look again and approve that",
-            approval.head_sha, event.head_sha
+            approval.head_sha, asked.head_sha
         ));
     }
     if !names_somebody(grant) {
@@ -103,8 +106,8 @@ fn approved(
             "the approval by {by} does not count here: the grant names nobody who may approve"
         ));
     }
-    match passes(&approval.by, event.repository.id, grant, access) {
-        Ok(how) => Ok(format!("{by} approved commit {} and {how}", event.head_sha)),
+    match passes(&approval.by, asked.repository.id, grant, access) {
+        Ok(how) => Ok(format!("{by} approved commit {} and {how}", asked.head_sha)),
         Err(lacks) => {
             let lacks: Vec<String> = lacks.into_iter().map(|lack| lack.what).collect();
             Err(format!("the approval by {by} does not count: {by} {}", lacks.join(" and ")))

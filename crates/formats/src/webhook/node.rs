@@ -63,6 +63,22 @@ impl<'a> Node<'a> {
         self.value.as_str().ok_or_else(|| self.wrong("a text"))
     }
 
+    /// A text that may be absent, `null` or empty; all three mean the same.
+    pub(super) fn optional_text(&self, key: &str) -> Result<Option<String>, Explanation> {
+        match self.get(key).filter(|node| !node.is_null()) {
+            Some(node) => Ok(Some(node.text()?.to_owned()).filter(|text| !text.is_empty())),
+            None => Ok(None),
+        }
+    }
+
+    /// A numeric id that may be absent, `null` or `0`: a job that waits has such a runner, depending on the forge's age.
+    pub(super) fn optional_id(&self, key: &str) -> Result<Option<u64>, Explanation> {
+        match self.get(key).filter(|node| !node.is_null() && node.value.as_u64() != Some(0)) {
+            Some(node) => Ok(Some(node.id()?)),
+            None => Ok(None),
+        }
+    }
+
     pub(super) fn flag(&self) -> Result<bool, Explanation> {
         self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
     }

@@ -174,6 +174,24 @@ fn job_ids_beyond_32_bits_are_kept_arc_4602() {
 }
 
 #[test]
+fn a_runner_is_read_when_there_is_one_and_zero_or_empty_is_none() {
+    let mut body = job(12.into());
+    body["workflow_job"]["runner_id"] = 0.into();
+    body["workflow_job"]["runner_name"] = "".into();
+    body["workflow_job"]["run_attempt"] = 2.into();
+    body["installation"] = serde_json::json!({ "id": 77 });
+    let Meaning::Demand(read) = read_value("workflow_job", &body).unwrap() else { panic!("a demand") };
+    assert_eq!((read.runner_id, read.runner_name, read.run_attempt), (None, None, 2));
+    assert_eq!(read.installation, Some(77));
+    body["workflow_job"]["runner_id"] = 9_000_000_001u64.into();
+    body["workflow_job"]["runner_name"] = "forgeyard-x".into();
+    let Meaning::Demand(read) = read_value("workflow_job", &body).unwrap() else { panic!("a demand") };
+    assert_eq!((read.runner_id, read.runner_name.as_deref()), (Some(9_000_000_001), Some("forgeyard-x")));
+    body["workflow_job"]["run_attempt"] = (1u64 << 40).into();
+    assert!(read_value("workflow_job", &body).unwrap_err().message.contains("run_attempt"));
+}
+
+#[test]
 fn unknown_event_is_stored_only() {
     assert_eq!(reason("galaxy_formed", &serde_json::json!({})), "unknown event `galaxy_formed`: stored only");
 }

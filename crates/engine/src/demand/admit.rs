@@ -1,0 +1,285 @@
+//! Whose work a job of a forge is, and what the gate says to it.
+//!
+//! The run is looked up once for all its jobs. A forge that does not know the run, or does not answer, is asked again after
+//! growing pauses and never in a loop; a job that nobody can vouch for is held meanwhile, not refused.
+
+use super::{labels, launch};
+use crate::gate::{self, Admitted, Approval, Run};
+use crate::lifecycle::DemandEvent;
+use crate::tx::Tx;
+use forgeyard_model::demand::{Admission, Demand, DemandState, RunFacts, Vouch};
+use forgeyard_model::effect::Effect;
+use forgeyard_model::forge::{Person, Repository};
+use forgeyard_model::input::{Refusal, RefusalKind, Reply};
+use forgeyard_model::{DemandId, EffectId, Explanation, Id, Lane};
+use std::time::Duration;
+
+/// Pauses after something that did not work, in seconds; the last one again and again.
+const PAUSES: [u64; 6] = [30, 120, 600, 1800, 3600, 6 * 3600];
+
+/// One attempt of a run.
+pub(crate) struct RunOf {
+    pub(crate) repository: Repository,
+    pub(crate) run: u64,
+    pub(crate) attempt: u32,
+}
+
+/// The forge does not know the run. Reads may be behind webhooks, so this is a hint.
+pub(crate) fn run_missing() -> Explanation {
+    Explanation::new("forge.run_missing", "the forge does not show the run of this job")
+        .fix("see that the farm's app is installed for the repository and may read actions")
+}
+
+/// The forge answered for another attempt of the run.
+pub(crate) fn other_attempt() -> Explanation {
+    Explanation::new("forge.other_attempt", "the forge answered for another attempt of the run")
+}
+
+fn key(demand: &Demand) -> String {
+    format!("run/{}", demand.since.as_micros())
+}
+
+fn of_run(tx: &Tx<'_>, run: &RunOf) -> Vec<Demand> {
+    let all = tx.farm().demands_of_run(&run.repository.forge, run.run);
+    all.filter(|demand| demand.run_attempt == run.attempt && demand.repository.id == run.repository.id)
+        .cloned()
+        .collect()
+}
+
+/// Reads the run of an unread demand: from a sibling that has it, or by asking the forge once for all of them.
+pub(crate) fn look_up(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
+    let mut demand = tx.demand(id)?;
+    if demand.facts.is_some() {
+        return decide(tx, id);
+    }
+    if let Some(reason) = foreseen(tx, &demand) {
+        return refuse(tx, demand, reason);
+    }
+    let run = RunOf { repository: demand.repository.clone(), run: demand.run, attempt: demand.run_attempt };
+    let siblings = of_run(tx, &run);
+    if let Some(facts) = siblings.iter().find_map(|sibling| sibling.facts.clone()) {
+        demand.facts = Some(facts);
+        tx.put(demand);
+        return decide(tx, id);
+    }
+    let asked = siblings.iter().any(|sibling| {
+        let effect = EffectId::derive(sibling.id, &key(sibling));
+        tx.farm().effects.get(&effect).is_some_and(|effect| effect.done_at.is_none())
+    });
+    if !asked {
+        let effect = Effect::LookUpRun {
+            demand: id,
+            runner: None,
+            repository: demand.repository.clone(),
+            installation: demand.installation,
+            run: demand.run,
+            run_attempt: demand.run_attempt,
+        };
+        tx.effect(id, &key(&demand), effect);
+    }
+    Ok(())
+}
+
+/// A refusal that no fact of the run can change.
+fn foreseen(tx: &Tx<'_>, demand: &Demand) -> Option<Explanation> {
+    let config = tx.config();
+    let repository = config.repository(&demand.repository.forge, demand.repository.id);
+    let pools = labels::serving(config, &demand.labels);
+    let looks: Vec<Option<Explanation>> = pools
+        .iter()
+        .map(|pool| gate::foreseen(&demand.repository, repository, pool.name.as_str(), &config.access))
+        .collect();
+    if looks.iter().any(Option::is_none) { None } else { looks.into_iter().flatten().next() }
+}
+
+/// The run was read.
+pub(crate) fn found(tx: &mut Tx<'_>, run: &RunOf, facts: &RunFacts) -> Result<(), Refusal> {
+    for mut demand in of_run(tx, run) {
+        let (id, unread) = (demand.id, demand.state == DemandState::Unread);
+        if demand.facts.is_none() && !demand.state.ended() {
+            demand.facts = Some(facts.clone());
+            tx.put(demand);
+        }
+        if unread {
+            decide(tx, id)?;
+        }
+    }
+    Ok(())
+}
+
+/// The run could not be read now: its jobs pause.
+pub(crate) fn not_found(tx: &mut Tx<'_>, run: &RunOf, reason: &Explanation) -> Result<(), Refusal> {
+    for demand in of_run(tx, run) {
+        if demand.state == DemandState::Unread {
+            pause(tx, demand, reason.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// The run can never be read as things are. A change of the configuration asks again.
+pub(crate) fn unreadable(tx: &mut Tx<'_>, run: &RunOf, reason: &Explanation) -> Result<(), Refusal> {
+    for demand in of_run(tx, run) {
+        if demand.state == DemandState::Unread {
+            refuse(tx, demand, reason.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// Parks a demand for a growing while. It is never looped and never forgotten.
+pub(crate) fn pause(tx: &mut Tx<'_>, mut demand: Demand, reason: Explanation) -> Result<(), Refusal> {
+    let place = usize::try_from(demand.pauses).unwrap_or(usize::MAX).min(PAUSES.len() - 1);
+    let until = tx.now().plus(Duration::from_secs(PAUSES[place]));
+    demand.pauses = demand.pauses.saturating_add(1);
+    let reason = reason.with(format!("tried again at {until}"));
+    tx.move_demand(demand, DemandEvent::DemandHeld, DemandState::Held { reason, until: Some(until) })
+}
+
+fn refuse(tx: &mut Tx<'_>, mut demand: Demand, reason: Explanation) -> Result<(), Refusal> {
+    demand.decided_under = Some(tx.ctx.config_digest);
+    tx.move_demand(demand, DemandEvent::DemandRefused, DemandState::Refused { reason })
+}
+
+/// The approval that a demand has, as the gate wants it.
+pub(crate) fn approval(demand: &Demand) -> Option<Approval> {
+    demand.vouch.as_ref().map(|vouch| Approval {
+        repository: demand.repository.id,
+        head_sha: vouch.head_sha.clone(),
+        by: vouch.by.clone(),
+    })
+}
+
+/// Asks the gate for every pool that serves the labels. One that allows is enough.
+pub(crate) fn decide(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
+    let mut demand = tx.demand(id)?;
+    let Some(facts) = demand.facts.clone() else { return Ok(()) };
+    let config = tx.config();
+    let repository = config.repository(&demand.repository.forge, demand.repository.id);
+    let run = Run {
+        repository: &demand.repository,
+        facts: &facts,
+        sender: demand.sender.as_ref(),
+        hook_actor: None,
+    };
+    let approval = approval(&demand);
+    let mut admission: Option<Admission> = None;
+    let (mut holds, mut denials) = (Vec::new(), Vec::new());
+    for pool in labels::serving(config, &demand.labels) {
+        let name = pool.name.as_str();
+        match gate::decide_run(&run, repository, name, &config.access, approval.as_ref()) {
+            Admitted::Allow { isolation, .. } if pool.isolation < isolation => {
+                let text = format!(
+                    "pool {name} keeps jobs apart by {:?}, this job needs {isolation:?}",
+                    pool.isolation
+                );
+                denials.push(
+                    Explanation::new("gate.isolation", text)
+                        .fix("ask for a pool of virtual machines, or have an operator write `isolation` into the grant"),
+                );
+            }
+            Admitted::Allow { by, lane, isolation, .. } => {
+                let entry = admission.get_or_insert_with(|| Admission {
+                    pools: Vec::new(),
+                    by: Vec::new(),
+                    lane: Lane::Protected,
+                    isolation,
+                });
+                entry.pools.push(pool.name.clone());
+                entry.by.extend(by);
+                entry.lane = entry.lane.min(lane);
+                entry.isolation = entry.isolation.min(isolation);
+            }
+            Admitted::Hold { reason } => holds.push(reason),
+            Admitted::Deny { reason } => denials.push(reason),
+        }
+    }
+    demand.decided_under = Some(tx.ctx.config_digest);
+    if let Some(mut admission) = admission {
+        admission.by.sort();
+        admission.by.dedup();
+        demand.admission = Some(admission);
+        tx.put(demand);
+        return launch::want(tx, id);
+    }
+    demand.admission = None;
+    let held = !holds.is_empty();
+    let mut reasons = holds.into_iter().chain(denials);
+    let mut reason = reasons.next().unwrap_or_else(|| {
+        Explanation::new("demand.no_pool", "no pool serves its labels any more")
+            .with(demand.labels.join(", "))
+    });
+    for other in reasons {
+        if other.message != reason.message {
+            reason = reason.with(other.message);
+        }
+    }
+    if held {
+        return tx.move_demand(demand, DemandEvent::DemandHeld, DemandState::Held { reason, until: None });
+    }
+    refuse(tx, demand, reason)
+}
+
+/// A demand that was refused or held under another configuration is decided again.
+pub(crate) fn reconsider(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
+    let demand = tx.demand(id)?;
+    let decided = matches!(demand.state, DemandState::Refused { .. } | DemandState::Held { until: None, .. });
+    if !decided || demand.decided_under == Some(tx.ctx.config_digest) {
+        return Ok(());
+    }
+    resume(tx, demand)
+}
+
+/// Decides again from what is known, or looks it up first.
+pub(crate) fn resume(tx: &mut Tx<'_>, demand: Demand) -> Result<(), Refusal> {
+    let id = demand.id;
+    if demand.facts.is_some() {
+        return decide(tx, id);
+    }
+    tx.move_demand(demand, DemandEvent::DemandUnread, DemandState::Unread)?;
+    look_up(tx, id)
+}
+
+/// Somebody approved a head. It counts for every job of the repository at that head; whether that person may is asked of
+/// the gate.
+pub(crate) fn approved(
+    tx: &mut Tx<'_>,
+    id: DemandId,
+    head_sha: String,
+    person: Person,
+) -> Result<Reply, Refusal> {
+    let asked = tx.demand(id)?;
+    let head =
+        |demand: &Demand| demand.facts.as_ref().map_or(&demand.head_sha, |facts| &facts.head_sha).clone();
+    if head(&asked) != head_sha {
+        let text = format!("the head of {id} is {}, not {head_sha}", head(&asked));
+        return Err(Refusal::new(RefusalKind::Conflict, "approval.other_head", text)
+            .fix("look at the head that is there now"));
+    }
+    let at = tx.now();
+    let live: Vec<Demand> =
+        tx.farm().index.live_demands.iter().filter_map(|id| tx.farm().demands.get(id).cloned()).collect();
+    for mut demand in live {
+        let same = demand.repository.forge == asked.repository.forge
+            && demand.repository.id == asked.repository.id
+            && head(&demand) == head_sha;
+        if !same {
+            continue;
+        }
+        let (id, held) = (demand.id, matches!(demand.state, DemandState::Held { until: None, .. }));
+        demand.vouch = Some(Vouch { head_sha: head_sha.clone(), by: person.clone(), at });
+        let name = demand.state.name();
+        tx.event(
+            "DemandApproved",
+            id,
+            Some(name),
+            name,
+            Some(format!("by {} (id {})", person.login, person.id)),
+        );
+        tx.put(demand);
+        if held {
+            decide(tx, id)?;
+        }
+    }
+    Ok(Reply::Done)
+}

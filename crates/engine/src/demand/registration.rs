@@ -1,0 +1,382 @@
+//! What a machine is at the forge: asked for when the machine is up, and forgotten before the machine goes.
+
+use super::{launch, time};
+use crate::agents::live;
+use crate::ending;
+use crate::lifecycle::{RegistrationEvent, RunnerEvent};
+use crate::tx::Tx;
+use forgeyard_model::attempt::Attempt;
+use forgeyard_model::demand::{Demand, DemandState};
+use forgeyard_model::effect::Effect;
+use forgeyard_model::input::{Refusal, RefusalKind, Reply};
+use forgeyard_model::registration::{Registration, RegistrationState, TakenAnswer};
+use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::verdict::{RetryPolicy, Verdict};
+use forgeyard_model::{AttemptId, Explanation, RunnerId, deadline};
+use std::time::Duration;
+
+/// Names that are asked for at most.
+const NAMES: u32 = 3;
+
+/// Longest pause before a forge is asked again to forget a runner.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Whether the forge may still give the machine a job, so that the machine must stand.
+pub(crate) fn stands(runner: &Runner) -> bool {
+    runner.registration.as_ref().is_some_and(|registration| {
+        matches!(registration.state, RegistrationState::Minted { .. } | RegistrationState::Leaving { .. })
+    })
+}
+
+/// The name of an attempt's runner at the forge: no other attempt has it, and another ask has another.
+fn name(attempt: AttemptId, ask: u32) -> String {
+    let text = attempt.to_string();
+    let body = text.split('_').next_back().unwrap_or_default();
+    if ask > 1 { format!("forgeyard-{body}-{ask}") } else { format!("forgeyard-{body}") }
+}
+
+/// The machine is up: its configuration is asked for.
+pub(crate) fn up(tx: &mut Tx<'_>, attempt: AttemptId, runner: RunnerId) -> Result<(), Refusal> {
+    let attempt = tx.attempt(attempt)?;
+    let Some(demand) = tx.farm().owed_by(attempt.job).cloned() else {
+        return launch::release(
+            tx,
+            attempt.job,
+            &Explanation::new("demand.withdrawn", "nobody wants a runner any more"),
+        );
+    };
+    let runner = tx.runner(runner)?;
+    let registration = Registration {
+        demand: demand.id,
+        repository: demand.repository,
+        installation: demand.installation,
+        name: name(attempt.id, 1),
+        labels: demand.labels,
+        state: RegistrationState::Asked,
+        asks: 1,
+        leaves: 0,
+        minted_at: None,
+        fetched_at: None,
+        busy: false,
+        idle_until: None,
+        taken: None,
+    };
+    tx.event("RegistrationAsked", runner.id, None, "asked", Some(registration.name.clone()));
+    ask(tx, &runner, &registration);
+    tx.put(Runner { registration: Some(Box::new(registration)), ..runner });
+    Ok(())
+}
+
+fn ask(tx: &mut Tx<'_>, runner: &Runner, registration: &Registration) {
+    let scale_set = tx.farm().demands.get(&registration.demand).and_then(|demand| demand.scale_set);
+    let effect = Effect::MintRunner {
+        demand: registration.demand,
+        runner: runner.id,
+        repository: registration.repository.clone(),
+        installation: registration.installation,
+        scale_set: scale_set.map(|request| request.set),
+        name: registration.name.clone(),
+        labels: registration.labels.clone(),
+    };
+    tx.effect(runner.id, &format!("mint/{}", registration.asks), effect);
+}
+
+/// The runner and its registration, when the registration is the one of this name.
+fn of_name(tx: &Tx<'_>, runner: RunnerId, name: &str) -> Option<(Runner, Registration)> {
+    let runner = tx.farm().runners.get(&runner)?.clone();
+    let registration =
+        runner.registration.as_deref().filter(|registration| registration.name == name)?.clone();
+    Some((runner, registration))
+}
+
+/// Whether somebody still waits for the configuration of this name.
+pub(crate) fn wants_name(tx: &Tx<'_>, runner: RunnerId, name: &str) -> bool {
+    of_name(tx, runner, name).is_some_and(|(runner, registration)| {
+        let attempt = tx.farm().attempts.get(&runner.attempt);
+        registration.state == RegistrationState::Asked && attempt.is_some_and(|attempt| attempt.state.live())
+    })
+}
+
+/// The configuration is there.
+pub(crate) fn minted(tx: &mut Tx<'_>, runner: RunnerId, name: &str, at_forge: u64) -> Result<(), Refusal> {
+    let wanted = wants_name(tx, runner, name);
+    let Some((mut runner, mut registration)) = of_name(tx, runner, name) else {
+        return forget_name(tx, runner, name, Some(at_forge));
+    };
+    if registration.state != RegistrationState::Asked {
+        return Ok(());
+    }
+    let now = tx.now();
+    registration.minted_at = Some(now);
+    registration.idle_until = Some(now.plus(deadline::RUNNER_IDLE));
+    runner.registration = Some(Box::new(registration));
+    let id = runner.id;
+    tx.move_registration(
+        runner,
+        RegistrationEvent::RegistrationMinted,
+        RegistrationState::Minted { runner: at_forge },
+    )?;
+    if !wanted {
+        let reason =
+            Explanation::new("registration.late", "the machine was let go before its configuration came");
+        let runner = tx.runner(id)?;
+        return leave(tx, runner, reason);
+    }
+    Ok(())
+}
+
+/// Another runner has the name: another name is asked for.
+pub(crate) fn name_taken(tx: &mut Tx<'_>, runner: RunnerId, taken: &str) -> Result<(), Refusal> {
+    if !wants_name(tx, runner, taken) {
+        return abandon(tx, runner, taken);
+    }
+    let Some((mut runner, mut registration)) = of_name(tx, runner, taken) else { return Ok(()) };
+    if registration.asks >= NAMES {
+        let text = format!("{NAMES} names in a row were taken at the forge, the last one `{taken}`");
+        return give_up(tx, runner, ending::lost("forge.name_taken", text, RetryPolicy::RB));
+    }
+    registration.asks += 1;
+    registration.name = name(runner.attempt, registration.asks);
+    ask(tx, &runner, &registration);
+    runner.registration = Some(Box::new(registration));
+    tx.move_registration(runner, RegistrationEvent::RegistrationAsked, RegistrationState::Asked)
+}
+
+/// The forge gives no configuration, and asking again does not help.
+pub(crate) fn not_minted(
+    tx: &mut Tx<'_>,
+    runner: RunnerId,
+    name: &str,
+    reason: &Explanation,
+) -> Result<(), Refusal> {
+    let Some((runner, registration)) = of_name(tx, runner, name) else { return Ok(()) };
+    if registration.state != RegistrationState::Asked {
+        return Ok(());
+    }
+    let verdict = Verdict {
+        fix: reason.fix.clone(),
+        ..ending::lost(&reason.code, reason.message.clone(), RetryPolicy::R0)
+    };
+    give_up(tx, runner, verdict)
+}
+
+fn give_up(tx: &mut Tx<'_>, runner: Runner, verdict: Verdict) -> Result<(), Refusal> {
+    let attempt = runner.attempt;
+    tx.move_registration(runner, RegistrationEvent::RegistrationGone, RegistrationState::Gone)?;
+    end_live(tx, attempt, verdict)
+}
+
+fn end_live(tx: &mut Tx<'_>, attempt: AttemptId, verdict: Verdict) -> Result<(), Refusal> {
+    let attempt = tx.attempt(attempt)?;
+    if attempt.state.live() { ending::end(tx, attempt, verdict, None, None) } else { Ok(()) }
+}
+
+/// Nobody waits for a configuration any more that may have been made meanwhile.
+pub(crate) fn abandon(tx: &mut Tx<'_>, runner: RunnerId, name: &str) -> Result<(), Refusal> {
+    let reason =
+        Explanation::new("registration.late", "the machine was let go before its configuration came");
+    match of_name(tx, runner, name) {
+        Some((runner, Registration { state: RegistrationState::Asked, .. })) => leave(tx, runner, reason),
+        Some(_) => Ok(()),
+        None => forget_name(tx, runner, name, None),
+    }
+}
+
+/// The machine fetched its configuration.
+pub(crate) fn fetched(tx: &mut Tx<'_>, attempt: AttemptId, fence: u32) -> Result<Reply, Refusal> {
+    let attempt = live(tx, attempt, Some(fence))?;
+    let mut runner = tx.runner(attempt.runner)?;
+    let now = tx.now();
+    match runner.registration.as_deref_mut() {
+        Some(Registration { state: RegistrationState::Minted { .. }, fetched_at, .. }) => {
+            if fetched_at.is_some() {
+                return Ok(Reply::Unchanged);
+            }
+            *fetched_at = Some(now);
+            let name = "minted";
+            tx.event("RunnerConfigFetched", runner.id, Some(name), name, None);
+            tx.put(runner);
+            Ok(Reply::Done)
+        }
+        _ => Err(no_config(&attempt)),
+    }
+}
+
+fn no_config(attempt: &Attempt) -> Refusal {
+    let text = format!("there is no configuration for {} now", attempt.id);
+    Refusal::new(RefusalKind::Conflict, "registration.not_minted", text).fix("ask again in a moment")
+}
+
+/// The sealed configuration was lost before the machine had it: the name is given up, and another one is asked for.
+pub(crate) fn lost(tx: &mut Tx<'_>, attempt: AttemptId, fence: u32) -> Result<Reply, Refusal> {
+    let attempt = live(tx, attempt, Some(fence))?;
+    let mut runner = tx.runner(attempt.runner)?;
+    let Some(mut registration) = runner.registration.clone() else { return Err(no_config(&attempt)) };
+    let RegistrationState::Minted { runner: at_forge } = registration.state else {
+        return Err(no_config(&attempt));
+    };
+    if registration.asks >= NAMES {
+        let text = "the configuration of the runner was lost again and again before the machine had it";
+        leave(tx, runner, Explanation::new("registration.lost", text))?;
+        return Ok(Reply::Done);
+    }
+    forget_name(tx, runner.id, &registration.name, Some(at_forge))?;
+    registration.asks += 1;
+    registration.name = name(attempt.id, registration.asks);
+    (registration.minted_at, registration.fetched_at, registration.idle_until) = (None, None, None);
+    ask(tx, &runner, &registration);
+    runner.registration = Some(registration);
+    tx.move_registration(runner, RegistrationEvent::RegistrationAsked, RegistrationState::Asked)?;
+    Ok(Reply::Done)
+}
+
+/// Asks the forge to forget a name that is no longer that of any machine.
+fn forget_name(tx: &mut Tx<'_>, runner: RunnerId, name: &str, at_forge: Option<u64>) -> Result<(), Refusal> {
+    let row = tx.runner(runner)?;
+    let Some(registration) = &row.registration else { return Ok(()) };
+    let effect = deregister(tx, runner, registration, name, at_forge);
+    tx.effect(runner, &format!("forget/{name}"), effect);
+    Ok(())
+}
+
+fn deregister(
+    tx: &Tx<'_>,
+    runner: RunnerId,
+    registration: &Registration,
+    name: &str,
+    forge_runner: Option<u64>,
+) -> Effect {
+    let scale_set = tx.farm().demands.get(&registration.demand).and_then(|demand| demand.scale_set);
+    Effect::Deregister {
+        demand: registration.demand,
+        runner,
+        repository: registration.repository.clone(),
+        installation: registration.installation,
+        scale_set: scale_set.map(|request| request.set),
+        name: name.to_owned(),
+        forge_runner,
+    }
+}
+
+/// The forge is asked to forget the machine.
+pub(crate) fn leave(tx: &mut Tx<'_>, mut runner: Runner, reason: Explanation) -> Result<(), Refusal> {
+    let Some(registration) = runner.registration.as_deref_mut() else { return Ok(()) };
+    let at_forge = match registration.state {
+        RegistrationState::Asked => None,
+        RegistrationState::Minted { runner } => Some(runner),
+        RegistrationState::Leaving { .. } | RegistrationState::Gone => return Ok(()),
+    };
+    registration.leaves += 1;
+    registration.idle_until = None;
+    let registration = registration.clone();
+    let effect = deregister(tx, runner.id, &registration, &registration.name, at_forge);
+    tx.effect(runner.id, &format!("leave/{}", registration.leaves), effect);
+    tx.move_registration(
+        runner,
+        RegistrationEvent::RegistrationLeaving,
+        RegistrationState::Leaving { runner: at_forge, reason },
+    )
+}
+
+/// The attempt of a machine ended: the forge is asked to forget it, whatever became of the machine.
+pub(crate) fn attempt_over(tx: &mut Tx<'_>, runner: RunnerId, verdict: &Verdict) -> Result<(), Refusal> {
+    let runner = tx.runner(runner)?;
+    match runner.registration.as_deref() {
+        Some(Registration { state: RegistrationState::Minted { .. }, .. }) => {
+            leave(tx, runner, Explanation::new("registration.over", verdict.cause.clone()))
+        }
+        // Asked: the answer is awaited, and what it brings is forgotten then. The machine never had it.
+        _ => Ok(()),
+    }
+}
+
+/// The forge does not know the machine, or will never tell. Only now may the machine go.
+pub(crate) fn forgotten(
+    tx: &mut Tx<'_>,
+    runner: RunnerId,
+    name: &str,
+    unheard: Option<&Explanation>,
+) -> Result<(), Refusal> {
+    let Some((runner, registration)) = of_name(tx, runner, name) else { return Ok(()) };
+    let RegistrationState::Leaving { reason, .. } = registration.state else { return Ok(()) };
+    let id = runner.id;
+    if let Some(unheard) = unheard {
+        // Keeping it would keep it for ever: nobody can ask the forge.
+        let text = format!("the forge could not be asked to forget it: {}", unheard.message);
+        tx.event("RunnerNotForgotten", id, Some("leaving"), "gone", Some(text));
+    }
+    tx.move_registration(runner, RegistrationEvent::RegistrationGone, RegistrationState::Gone)?;
+    let runner = tx.runner(id)?;
+    let attempt = tx.attempt(runner.attempt)?;
+    if attempt.state.live() {
+        let owed = tx.farm().owed_by(attempt.job).is_some();
+        let verdict = if owed {
+            ending::lost("runner.took_nothing", reason.message, RetryPolicy::RB)
+        } else {
+            launch::canceled_verdict(&reason.message)
+        };
+        return ending::end(tx, attempt, verdict, None, None);
+    }
+    if runner.state == RunnerState::Leaving {
+        return tx.move_runner(runner, RunnerEvent::RunnerDrained, RunnerState::Draining);
+    }
+    Ok(())
+}
+
+/// The forge says that the machine is busy. One at work is left alone; one whose attempt is over is kept, and the forge is
+/// asked again.
+pub(crate) fn busy(tx: &mut Tx<'_>, runner: RunnerId, name: &str) -> Result<(), Refusal> {
+    let Some((mut runner, mut registration)) = of_name(tx, runner, name) else {
+        // A name that was given up before its machine had it cannot be busy for long; the forge drops it by itself.
+        return Ok(());
+    };
+    let RegistrationState::Leaving { runner: at_forge, .. } = registration.state else { return Ok(()) };
+    let attempt = tx.attempt(runner.attempt)?;
+    match at_forge.filter(|_| attempt.state.live()) {
+        Some(at_forge) => {
+            registration.busy = true;
+            runner.registration = Some(Box::new(registration));
+            let kept = RegistrationState::Minted { runner: at_forge };
+            tx.move_registration(runner, RegistrationEvent::RegistrationKept, kept)?;
+            // It took something, and nobody said what: perhaps what it was made for, perhaps not.
+            match tx.farm().owed_by(attempt.job).cloned() {
+                Some(demand) => time::check(tx, demand),
+                None => Ok(()),
+            }
+        }
+        None => {
+            registration.leaves += 1;
+            let pause = Duration::from_secs(1 << registration.leaves.min(9)).min(LONGEST_PAUSE);
+            let effect = deregister(tx, runner.id, &registration, name, at_forge);
+            let key = format!("leave/{}", registration.leaves);
+            tx.effect_at(runner.id, &key, effect, tx.now().plus(pause));
+            runner.registration = Some(Box::new(registration));
+            tx.put(runner);
+            Ok(())
+        }
+    }
+}
+
+/// A registered runner that has taken nothing for long is forgotten, unless it is busy after all.
+pub(crate) fn idle(tx: &mut Tx<'_>, runner: Runner) -> Result<(), Refusal> {
+    let attempt = tx.attempt(runner.attempt)?;
+    if !attempt.state.live() {
+        return Ok(());
+    }
+    let minutes = deadline::RUNNER_IDLE.as_secs();
+    let text = format!("it took no job within {minutes} seconds of its registration");
+    leave(tx, runner, Explanation::new("registration.idle", text))
+}
+
+/// Whether a registered runner waits in vain since this time.
+pub(crate) fn waits_in_vain(tx: &Tx<'_>, runner: &Runner) -> bool {
+    let Some(registration) = runner.registration.as_deref() else { return false };
+    let taken = registration.taken.as_ref().is_some_and(|taken| !matches!(taken.answer, TakenAnswer::Asked));
+    let due = registration.idle_until.is_some_and(|until| until <= tx.now());
+    due && !taken && !registration.busy && matches!(registration.state, RegistrationState::Minted { .. }) && {
+        let attempt = tx.farm().attempts.get(&runner.attempt);
+        let demands = attempt.and_then(|attempt| tx.farm().index.launch_for.get(&attempt.job));
+        let mut demands = demands.into_iter().flatten().filter_map(|id| tx.farm().demands.get(id));
+        !demands.any(|demand: &Demand| demand.state == DemandState::Running && demand.taken_by.is_some())
+    }
+}

@@ -1,0 +1,55 @@
+//! What the passing of time does to demand. Silence is never taken for an answer: the forge is asked.
+
+use super::{admit, registration};
+use crate::tx::Tx;
+use forgeyard_model::demand::{Demand, DemandState};
+use forgeyard_model::effect::Effect;
+use forgeyard_model::input::Refusal;
+use forgeyard_model::{DemandId, Explanation, RunnerId, deadline};
+
+/// Looks at every deadline of demands and of registrations.
+pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<(), Refusal> {
+    let now = tx.now();
+    let live = tx.farm().index.live_demands.iter().filter_map(|id| tx.farm().demands.get(id));
+    let due: Vec<DemandId> = live
+        .filter(|demand| demand.deadline.is_some_and(|deadline| deadline <= now))
+        .map(|demand| demand.id)
+        .collect();
+    for id in due {
+        let demand = tx.demand(id)?;
+        match &demand.state {
+            DemandState::Held { until: Some(_), .. } => admit::resume(tx, demand)?,
+            DemandState::Unread => {
+                let reason =
+                    Explanation::new("forge.unheard", "nobody looked up the run of this job in time");
+                admit::pause(tx, demand, reason)?;
+            }
+            _ => check(tx, demand)?,
+        }
+    }
+    let live = tx.farm().index.live_runners.iter().filter_map(|(_, id)| tx.farm().runners.get(id));
+    let idle: Vec<RunnerId> =
+        live.filter(|runner| registration::waits_in_vain(tx, runner)).map(|runner| runner.id).collect();
+    for id in idle {
+        let runner = tx.runner(id)?;
+        registration::idle(tx, runner)?;
+    }
+    Ok(())
+}
+
+/// Asks the forge what became of a job, and later again, ever more seldom.
+pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> {
+    let base = deadline::demand(&demand.state).unwrap_or(deadline::DEMAND_ASKED_AGAIN);
+    demand.checks = demand.checks.saturating_add(1);
+    let pause = base.saturating_mul(1 << demand.checks.min(10)).min(deadline::DEMAND_ASKED_AGAIN);
+    demand.deadline = Some(tx.now().plus(pause));
+    let effect = Effect::ReadJob {
+        demand: demand.id,
+        repository: demand.repository.clone(),
+        installation: demand.installation,
+        job: demand.job,
+    };
+    tx.effect(demand.id, &format!("check/{}/{}", demand.since.as_micros(), demand.checks), effect);
+    tx.put(demand);
+    Ok(())
+}
