@@ -171,7 +171,7 @@ fn arc_4602_assigned_job_that_nobody_takes_is_offered_three_times_and_then_forgo
     }
     one.world.state.advance(MINUTE * 5);
     assert_eq!(one.drain(true), ["JobCompleted"]);
-    one.world.state.advance(MINUTE * 50);
+    one.world.state.advance(MINUTE * 30);
     assert_eq!(one.drain(true), Vec::<String>::new());
     assert_eq!(one.world.state.stuck_jobs(one.set), jobs);
     assert_eq!(one.world.status(jobs[0]), JobStatus::Queued);
