@@ -38,7 +38,7 @@ fn bodies_are_signed_and_our_reader_understands_them() {
         panic!("not understood as a demand")
     };
     assert_eq!((job.job, job.run, job.action.as_str()), (jobs[0], run, "queued"));
-    assert_eq!(job.sender, world.person);
+    assert_eq!(job.sender, Some(world.person));
 }
 
 #[test]
