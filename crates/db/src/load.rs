@@ -12,16 +12,19 @@ use forgeyard_model::commit::Row;
 const LOAD: &str = "load the farm";
 const READ: &str = "read rows";
 
-/// Pipelines that are loaded: those that have not ended or ended lately, and those to which something live belongs.
-const PIPELINES: &str = "select key from pipeline where ended_at is null or ended_at >= $1 \
-    union select pipeline from job where ended_at is null \
-    union select pipeline from attempt where ended_at is null \
+/// Pipelines and demands that are loaded: those that have not ended or ended lately, and those to which something live
+/// belongs.
+const OWNERS: &str = "select key from pipeline where ended_at is null or ended_at >= $1 \
+    union select key from demand where ended_at is null or ended_at >= $1 \
+    union select coalesce(pipeline, demand) from job where ended_at is null \
+    union select owner from attempt where ended_at is null \
     union select pipeline from environment where ended_at is null \
-    union select attempt.pipeline from attempt \
+    union select attempt.owner from attempt \
           join runner on runner.attempt = attempt.key where runner.ended_at is null \
-    union select attempt.pipeline from attempt \
+    union select attempt.owner from attempt \
           join lease on lease.attempt = attempt.key where lease.ended_at is null \
     union select pipeline from effect where ended_at is null and pipeline is not null \
+    union select demand from effect where ended_at is null and demand is not null \
     union select job.pipeline from job join effect on effect.job = job.key where effect.ended_at is null \
     union select environment.pipeline from environment \
           join effect on effect.environment = environment.key where effect.ended_at is null";
@@ -31,19 +34,19 @@ pub(crate) async fn load(link: &mut Link, keep_since: Timestamp) -> Result<Snaps
     let since = keep_since.as_micros();
     let epoch = epoch::current(link).await?;
     let (last_seq, last_at) = journal::last(link).await?;
-    let found = link.fetch(LOAD, PIPELINES.to_owned(), vec![Arg::Int(since)]).await?;
-    let pipelines = found.iter().map(|row| row.text(0)).collect::<Result<Vec<_>, _>>()?;
+    let found = link.fetch(LOAD, OWNERS.to_owned(), vec![Arg::Int(since)]).await?;
+    let owners = found.iter().map(|row| row.text(0)).collect::<Result<Vec<_>, _>>()?;
     let set = link.dialect().texts("$2");
     let mut rows = Vec::new();
     for table in TABLES {
-        let wanted = table.wanted.replace("{since}", "$1").replace("{pipelines}", &set);
+        let wanted = table.wanted.replace("{since}", "$1").replace("{owners}", &set);
         // Every statement uses both arguments, because PostgreSQL refuses arguments that are not used.
         let sql = format!(
             "select v, data from {} where ({wanted}) \
              and cast($1 as bigint) is not null and cast($2 as text) is not null order by key",
             table.kind
         );
-        let found = link.fetch(LOAD, sql, vec![Arg::Int(since), Arg::json(&pipelines)?]).await?;
+        let found = link.fetch(LOAD, sql, vec![Arg::Int(since), Arg::json(&owners)?]).await?;
         for row in &found {
             rows.push(aggregate::decode(table.kind, row.int(0)?, &row.text(1)?)?);
         }

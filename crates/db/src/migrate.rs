@@ -58,6 +58,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     two!(12, "0012_the_past_cannot_be_changed"),
     same!(13, "0013_logs_are_numbered_chunks"),
     same!(14, "0014_settings_are_kept"),
+    two!(15, "0015_demands_have_launches"),
 ];
 
 impl Migration {

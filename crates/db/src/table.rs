@@ -66,8 +66,8 @@ pub(crate) struct Table {
     pub(crate) columns: &'static [Column],
     pub(crate) uniques: &'static [Unique],
     pub(crate) references: &'static [Reference],
-    /// Which rows a restart needs: a condition with `{since}` for the time and `{pipelines}` for the set of pipelines
-    /// that are loaded.
+    /// Which rows a restart needs: a condition with `{since}` for the time and `{owners}` for the set of pipelines and
+    /// demands that are loaded.
     pub(crate) wanted: &'static str,
 }
 

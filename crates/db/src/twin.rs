@@ -281,29 +281,30 @@ impl State {
     fn load(&self, since: Timestamp) -> Snapshot {
         let lately = |row: &Row| aggregate::ended_at(row).is_none_or(|at| at >= since);
         let open = |row: &Row| aggregate::ended_at(row).is_none();
-        let pipeline_of = |attempt: AttemptId| -> Option<String> {
+        let owner_of = |attempt: AttemptId| -> Option<String> {
             let (number, _) = aggregate::table("attempt").ok()?;
             match self.table(number)?.get(&attempt.to_string())? {
-                Row::Attempt(attempt) => Some(attempt.pipeline.to_string()),
+                Row::Attempt(attempt) => Some(attempt.owner.to_string()),
                 _ => None,
             }
         };
         let parent = |row: &Row| -> Option<String> {
             match row {
                 Row::Pipeline(row) => Some(row.id.to_string()),
-                Row::Job(row) => Some(row.pipeline.to_string()),
-                Row::Attempt(row) => Some(row.pipeline.to_string()),
+                Row::Demand(row) => Some(row.id.to_string()),
+                Row::Job(row) => Some(row.owner.to_string()),
+                Row::Attempt(row) => Some(row.owner.to_string()),
                 Row::Artifact(row) => Some(row.pipeline.to_string()),
                 Row::Environment(row) => Some(row.pipeline.to_string()),
-                Row::Runner(row) => pipeline_of(row.attempt),
-                Row::Lease(row) => pipeline_of(row.attempt),
+                Row::Runner(row) => owner_of(row.attempt),
+                Row::Lease(row) => owner_of(row.attempt),
                 Row::Effect(row) => match &row.effect {
                     Effect::FetchSource { pipeline } | Effect::Promote { pipeline, .. } => {
                         Some(pipeline.to_string())
                     }
                     Effect::ReadPlan { job, .. } | Effect::InspectPackage { job, .. } => {
                         self.of_kind("job").find_map(|row| match row {
-                            Row::Job(row) if row.id == *job => Some(row.pipeline.to_string()),
+                            Row::Job(row) if row.id == *job => Some(row.owner.to_string()),
                             _ => None,
                         })
                     }
@@ -313,14 +314,16 @@ impl State {
                             _ => None,
                         })
                     }
+                    effect => effect.demand().map(|demand| demand.to_string()),
                 },
                 _ => None,
             }
         };
-        let mut pipelines: BTreeSet<String> =
-            self.of_kind("pipeline").filter(|row| lately(row)).map(Row::key).collect();
+        let ended = ["pipeline", "demand"];
+        let mut owners: BTreeSet<String> =
+            ended.into_iter().flat_map(|kind| self.of_kind(kind)).filter(|row| lately(row)).map(Row::key).collect();
         for kind in ["job", "attempt", "environment", "runner", "lease", "effect"] {
-            pipelines.extend(self.of_kind(kind).filter(|row| open(row)).filter_map(parent));
+            owners.extend(self.of_kind(kind).filter(|row| open(row)).filter_map(parent));
         }
         let mut newest: BTreeMap<String, String> = BTreeMap::new();
         let mut started: BTreeSet<&str> = BTreeSet::new();
@@ -329,7 +332,7 @@ impl State {
                 Row::Environment(row) => {
                     newest.insert(row.name.to_string(), row.id.to_string());
                 }
-                Row::Pipeline(row) if pipelines.contains(&row.id.to_string()) => {
+                Row::Pipeline(row) if owners.contains(&row.id.to_string()) => {
                     started.insert(&row.delivery);
                 }
                 _ => {}
@@ -338,16 +341,16 @@ impl State {
         let wanted = |row: &Row| match row {
             Row::Site(_) | Row::Device(_) | Row::Channel(_) | Row::Token(_) => true,
             Row::Delivery(delivery) => lately(row) || started.contains(delivery.guid.as_str()),
-            Row::Pipeline(_) | Row::Job(_) | Row::Attempt(_) | Row::Artifact(_) => {
-                parent(row).is_some_and(|key| pipelines.contains(&key))
+            Row::Demand(_) | Row::Pipeline(_) | Row::Job(_) | Row::Attempt(_) | Row::Artifact(_) => {
+                parent(row).is_some_and(|key| owners.contains(&key))
             }
             Row::Environment(environment) => {
                 lately(row)
-                    || parent(row).is_some_and(|key| pipelines.contains(&key))
+                    || parent(row).is_some_and(|key| owners.contains(&key))
                     || newest.get(environment.name.as_str()) == Some(&environment.id.to_string())
             }
             Row::Runner(_) | Row::Lease(_) | Row::Effect(_) => {
-                lately(row) || parent(row).is_some_and(|key| pipelines.contains(&key))
+                lately(row) || parent(row).is_some_and(|key| owners.contains(&key))
             }
         };
         let rows = self.rows.iter().flat_map(BTreeMap::values).filter(|row| wanted(row)).cloned().collect();

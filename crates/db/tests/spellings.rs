@@ -9,17 +9,18 @@ artifact.lane: fork_pr protected same_repo_pr
 attempt.state: ended placed running starting
 attempt.token: closed redeemed unused
 delivery.state: rejected settled started stored
+demand.state: ended held launching refused running unread waiting wanted withdrawn
 device.state: leased quarantined ready resetting verifying
-effect.effect: fetch_source inspect_package make_environment promote read_plan
+effect.effect: deregister fetch_source inspect_package look_up_run make_environment mint_runner promote read_job read_plan
 environment.state: failed ready requested
-job.kind: build plan test
+job.kind: build plan runner test
 job.outcome: canceled failed lost succeeded timed_out
 job.state: ended held placed queued running starting
 job.waits_for: approval artifacts inspection retry source
 lease.state: claimed ended held releasing written_off
 pipeline.lane: fork_pr protected same_repo_pr
 pipeline.state: canceled environment failed promoting running succeeded
-runner.state: booting busy creating deleted deleting draining failed kept ready registered requested
+runner.state: booting busy creating deleted deleting draining failed kept leaving ready registered requested
 token.principal: agent farm person site token";
 
 #[test]

@@ -258,7 +258,7 @@ pub fn demand(from: &str, event: DemandEvent) -> Option<&'static str> {
     Some(match (from, event) {
         ("waiting" | "held" | "refused", DemandUnread) => "unread",
         ("unread" | "held" | "refused" | "wanted", DemandWaits) => "waiting",
-        ("unread" | "held" | "refused" | "wanted" | "launching", DemandHeld) => "held",
+        ("unread" | "held" | "refused" | "wanted" | "launching" | "running", DemandHeld) => "held",
         ("unread" | "held" | "refused", DemandRefused) => "refused",
         // From running: the forge named another job as the one that its runner has.
         ("unread" | "held" | "refused" | "launching" | "running", DemandWanted) => "wanted",

@@ -309,6 +309,9 @@ pub struct Demand {
     /// What the forge says of its run, once read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<RunFacts>,
+    /// How often the run was asked for.
+    #[serde(default)]
+    pub lookups: u32,
     /// What the gate allowed, once it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,

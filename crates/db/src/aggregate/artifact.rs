@@ -10,7 +10,7 @@ impl Aggregate for Artifact {
         columns: &[text("pipeline"), text("digest")],
         uniques: &[],
         references: &[Reference { name: "artifact_pipeline_exists", column: "pipeline", parent: "pipeline" }],
-        wanted: "pipeline in {pipelines}",
+        wanted: "pipeline in {owners}",
     };
 
     fn cells(&self) -> Vec<Value> {

@@ -12,7 +12,7 @@ impl Aggregate for Attempt {
         kind: "attempt",
         columns: &[
             text("job"),
-            text("pipeline"),
+            text("owner"),
             int("fence"),
             text("runner"),
             text("state"),
@@ -27,13 +27,13 @@ impl Aggregate for Attempt {
             Reference { name: "attempt_job_exists", column: "job", parent: "job" },
             Reference { name: "attempt_runner_exists", column: "runner", parent: "runner" },
         ],
-        wanted: "pipeline in {pipelines}",
+        wanted: "owner in {owners}",
     };
 
     fn cells(&self) -> Vec<Value> {
         vec![
             shown(self.job),
-            shown(self.pipeline),
+            shown(self.owner),
             self.fence.into(),
             shown(self.runner),
             shown(self.state.name()),

@@ -14,7 +14,7 @@ impl Aggregate for Delivery {
         references: &[],
         wanted: "ended_at is null \
                  or ended_at >= {since} \
-                 or key in (select delivery from pipeline where key in {pipelines})",
+                 or key in (select delivery from pipeline where key in {owners})",
     };
 
     fn cells(&self) -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! The outbox: effects that wait are loaded, and done ones with their pipeline.
+//! The outbox: effects that wait are loaded, and done ones with what they were done for.
 
 use crate::table::{Aggregate, Table, int, maybe, text, time};
 use forgeyard_model::Timestamp;
@@ -8,14 +8,15 @@ use serde_json::Value;
 impl Aggregate for PendingEffect {
     const TABLE: Table = Table {
         kind: "effect",
-        columns: &[text("pipeline"), text("job"), text("environment"), int("ended_at")],
+        columns: &[text("pipeline"), text("job"), text("environment"), text("demand"), int("ended_at")],
         uniques: &[],
         references: &[],
         wanted: "ended_at is null \
                  or ended_at >= {since} \
-                 or pipeline in {pipelines} \
-                 or job in (select key from job where pipeline in {pipelines}) \
-                 or environment in (select key from environment where pipeline in {pipelines})",
+                 or pipeline in {owners} \
+                 or demand in {owners} \
+                 or job in (select key from job where pipeline in {owners}) \
+                 or environment in (select key from environment where pipeline in {owners})",
     };
 
     fn cells(&self) -> Vec<Value> {
@@ -26,8 +27,12 @@ impl Aggregate for PendingEffect {
             }
             Effect::ReadPlan { job: of, .. } | Effect::InspectPackage { job: of, .. } => job = Some(of),
             Effect::MakeEnvironment { environment: of } => environment = Some(of),
+            Effect::LookUpRun { .. }
+            | Effect::ReadJob { .. }
+            | Effect::MintRunner { .. }
+            | Effect::Deregister { .. } => {}
         }
-        vec![maybe(pipeline), maybe(job), maybe(environment), time(self.ended_at())]
+        vec![maybe(pipeline), maybe(job), maybe(environment), maybe(self.effect.demand()), time(self.ended_at())]
     }
 
     fn ended_at(&self) -> Option<Timestamp> {

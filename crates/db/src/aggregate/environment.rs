@@ -17,7 +17,7 @@ impl Aggregate for Environment {
         }],
         wanted: "ended_at is null \
                  or ended_at >= {since} \
-                 or pipeline in {pipelines} \
+                 or pipeline in {owners} \
                  or key in (select max(key) from environment group by name)",
     };
 

@@ -5,6 +5,7 @@ mod artifact;
 mod attempt;
 mod channel;
 mod delivery;
+mod demand;
 mod device;
 mod effect;
 mod environment;
@@ -23,6 +24,7 @@ use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::Row;
 use forgeyard_model::delivery::Delivery;
+use forgeyard_model::demand::Demand;
 use forgeyard_model::device::Device;
 use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
@@ -75,6 +77,7 @@ aggregates! {
     Site: Site;
     Device: Device;
     Delivery: Delivery;
+    Demand: Demand;
     Pipeline: Pipeline;
     Job: Job;
     Runner: Runner;
@@ -121,12 +124,17 @@ pub(crate) fn claims(table: &Table, row: &Row) -> Vec<(&'static str, String)> {
         if unique.live_only && !live(row) {
             continue;
         }
-        let values: Vec<String> = unique
+        let values: Vec<&Value> = unique
             .columns
             .iter()
             .filter_map(|name| table.columns.iter().zip(&cells).find(|(column, _)| column.name == *name))
-            .map(|(_, cell)| cell.to_string())
+            .map(|(_, cell)| cell)
             .collect();
+        // As in SQL, what is not there is like nothing else.
+        if values.iter().any(|value| value.is_null()) {
+            continue;
+        }
+        let values: Vec<String> = values.into_iter().map(Value::to_string).collect();
         found.push((unique.name, values.join(",")));
     }
     if let Row::Lease(lease) = row

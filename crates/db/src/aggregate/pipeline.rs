@@ -11,7 +11,7 @@ impl Aggregate for Pipeline {
         columns: &[text("delivery"), text("state"), int("ended_at")],
         uniques: &[],
         references: &[],
-        wanted: "key in {pipelines}",
+        wanted: "key in {owners}",
     };
 
     fn cells(&self) -> Vec<Value> {

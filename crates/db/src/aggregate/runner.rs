@@ -1,4 +1,4 @@
-//! Runners: loaded while they may exist, and with the pipeline of their attempt.
+//! Runners: loaded while they may exist, and with the owner of their attempt.
 
 use crate::table::{Aggregate, Reference, Table, int, shown, text, time};
 use forgeyard_model::Timestamp;
@@ -13,7 +13,7 @@ impl Aggregate for Runner {
         references: &[Reference { name: "runner_site_exists", column: "site", parent: "site" }],
         wanted: "ended_at is null \
                  or ended_at >= {since} \
-                 or attempt in (select key from attempt where pipeline in {pipelines})",
+                 or attempt in (select key from attempt where owner in {owners})",
     };
 
     fn cells(&self) -> Vec<Value> {

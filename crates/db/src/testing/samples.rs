@@ -268,14 +268,92 @@ impl Samples {
         }
     }
 
+    /// A demand of a job of a forge.
+    pub fn demand(&mut self) -> Demand {
+        let number = self.number();
+        let person = Person { id: 9, login: AWKWARD.to_owned() };
+        let repository = Repository { forge: parsed("github"), id: u64::MAX, name: "o/r".to_owned() };
+        let sighting = Sighting { first: self.at(), news: 2 };
+        let source =
+            pick(number, vec![Source::Webhook, Source::Redelivery, Source::Poll, Source::ScaleSet]);
+        Demand {
+            id: self.id(),
+            repository,
+            installation: number.is_multiple_of(2).then_some(u64::MAX),
+            // The whole width counts: ids of forges passed 2^32 long ago.
+            job: u64::MAX - number,
+            run: u64::MAX,
+            run_attempt: 2,
+            name: AWKWARD.to_owned(),
+            workflow: None,
+            labels: vec!["self-hosted".to_owned(), AWKWARD.to_owned()],
+            head_sha: "a".repeat(40),
+            head_branch: Some("main".to_owned()),
+            sender: Some(person.clone()),
+            scale_set: number.is_multiple_of(3).then_some(ScaleSetRequest { set: 1, request: u64::MAX }),
+            rank: pick(
+                number,
+                vec![ForgeRank::Waiting, ForgeRank::Queued, ForgeRank::InProgress, ForgeRank::Completed],
+            ),
+            conclusion: None,
+            seen: BTreeMap::from([(source, sighting)]),
+            facts: number.is_multiple_of(2).then(|| RunFacts {
+                event: "pull_request".to_owned(),
+                actor: Some(person.clone()),
+                triggering_actor: None,
+                head_repository: Some(u64::MAX),
+                head_sha: "a".repeat(40),
+                head_branch: None,
+                pull_request: Some(12),
+                author: Some(person.clone()),
+                pusher: None,
+                run_attempt: 2,
+            }),
+            lookups: 1,
+            admission: number.is_multiple_of(2).then(|| Admission {
+                pools: vec![parsed("pool")],
+                by: vec!["rule".to_owned()],
+                lane: Lane::ForkPr,
+                isolation: Isolation::Vm,
+            }),
+            decided_under: Some(Digest::of(b"configuration")),
+            vouch: number.is_multiple_of(2).then(|| Vouch {
+                head_sha: "a".repeat(40),
+                by: person,
+                at: self.at(),
+            }),
+            launch: number.is_multiple_of(2).then(|| self.id()),
+            launches: 1,
+            taken_by: number.is_multiple_of(2).then(|| Taker {
+                name: AWKWARD.to_owned(),
+                id: Some(u64::MAX),
+                runner: None,
+            }),
+            state: DemandState::Unread,
+            pauses: 0,
+            checks: 0,
+            created_at: self.at(),
+            ended_at: None,
+            since: self.at(),
+            deadline: None,
+            generation: 1,
+        }
+    }
+
     /// A job that waits for capacity.
     pub fn job(&mut self, pipeline: &Pipeline) -> Job {
+        self.job_of(pipeline.id)
+    }
+
+    /// The same, of a pipeline or of a demand.
+    pub fn job_of(&mut self, owner: impl Into<Owner>) -> Job {
+        let owner = owner.into();
         let number = self.number();
         Job {
             id: self.id(),
-            pipeline: pipeline.id,
+            owner,
             key: format!("build/{number}"),
-            kind: pick(number, vec![JobKind::Plan, JobKind::Build, JobKind::Test]),
+            kind: pick(number, vec![JobKind::Plan, JobKind::Build, JobKind::Test, JobKind::Runner]),
             spec: number.is_multiple_of(2).then(|| JobSpec {
                 flavor: parsed("small"),
                 gpu: None,
@@ -290,6 +368,10 @@ impl Samples {
                 outputs: Vec::new(),
                 env: BTreeMap::new(),
                 subject: None,
+                pools: vec![parsed("pool")],
+                forge_runner: owner
+                    .demand()
+                    .map(|_| ForgeRunner { forge: parsed("github"), labels: vec![AWKWARD.to_owned()] }),
             }),
             outputs: vec!["out".to_owned()],
             test: None,
@@ -331,6 +413,7 @@ impl Samples {
             },
             boots: Image { name: parsed("host"), root: ImageRoot::Host { allow: vec!["/opt/x".to_owned()] } },
             attempt,
+            registration: None,
             state: RunnerState::Requested,
             requested_at: self.at(),
             seen_at: None,
@@ -342,6 +425,46 @@ impl Samples {
         }
     }
 
+    /// A registration of a runner that serves a demand.
+    fn registration(&mut self, demand: &Demand) -> Registration {
+        let number = self.number();
+        let job = TakenJob {
+            repository: demand.repository.clone(),
+            run: demand.run,
+            run_attempt: 1,
+            key: AWKWARD.to_owned(),
+            actor: None,
+        };
+        Registration {
+            demand: demand.id,
+            repository: demand.repository.clone(),
+            installation: demand.installation,
+            name: format!("forgeyard-{number}"),
+            labels: demand.labels.clone(),
+            state: pick(
+                number,
+                vec![
+                    RegistrationState::Asked,
+                    RegistrationState::Minted { runner: u64::MAX },
+                    RegistrationState::Leaving { runner: None, reason: reason("registration.over") },
+                    RegistrationState::Gone,
+                ],
+            ),
+            asks: 1,
+            leaves: 0,
+            minted_at: None,
+            fetched_at: Some(self.at()),
+            busy: false,
+            idle_until: None,
+            taken: number.is_multiple_of(2).then(|| Taken {
+                job,
+                facts: demand.facts.clone(),
+                answer: TakenAnswer::Refused { reason: reason("gate.no_grant") },
+                at: self.at(),
+            }),
+        }
+    }
+
     /// A placed attempt at a job on a runner.
     pub fn attempt(&mut self, job: &Job, runner: &Runner, fence: u32) -> Attempt {
         let number = self.number();
@@ -349,7 +472,7 @@ impl Samples {
         Attempt {
             id: runner.attempt,
             job: job.id,
-            pipeline: job.pipeline,
+            owner: job.owner,
             fence,
             runner: runner.id,
             site: runner.site,
@@ -565,6 +688,7 @@ impl Samples {
                 RunnerState::Ready,
                 RunnerState::Registered,
                 RunnerState::Busy,
+                RunnerState::Leaving,
                 RunnerState::Draining,
                 RunnerState::Deleting,
                 RunnerState::Deleted,
@@ -576,6 +700,26 @@ impl Samples {
         attempt.state = pick(turn, AttemptState::ALL.to_vec());
         let mut lease = self.lease(&attempt, devices.iter().map(|device| device.id).collect());
         lease.state = pick(turn, LeaseState::ALL.to_vec());
+        let mut demand = self.demand();
+        demand.state = pick(
+            turn,
+            vec![
+                DemandState::Unread,
+                DemandState::Waiting,
+                DemandState::Held { reason: reason("gate.approval"), until: None },
+                DemandState::Refused { reason: reason("gate.no_grant") },
+                DemandState::Wanted,
+                DemandState::Launching,
+                DemandState::Running,
+                DemandState::Ended { conclusion: "success".to_owned() },
+                DemandState::Withdrawn { reason: reason("demand.canceled") },
+            ],
+        );
+        let launch = self.job_of(demand.id);
+        let launch_attempt: AttemptId = self.id();
+        let mut served = self.runner(&site, launch_attempt);
+        served.registration = Some(Box::new(self.registration(&demand)));
+        let tried = self.attempt(&launch, &served, 1);
         let artifact = self.artifact(&pipeline);
         let channel = self.channel(&pipeline);
         let environment = self.environment(&pipeline, "notebook");
@@ -585,6 +729,38 @@ impl Samples {
             Effect::InspectPackage { job: job.id, artifact: artifact.id },
             Effect::Promote { pipeline: pipeline.id, channel: channel.name.clone() },
             Effect::MakeEnvironment { environment: environment.id },
+            Effect::LookUpRun {
+                demand: demand.id,
+                runner: None,
+                repository: demand.repository.clone(),
+                installation: demand.installation,
+                run: demand.run,
+                run_attempt: 1,
+            },
+            Effect::ReadJob {
+                demand: demand.id,
+                repository: demand.repository.clone(),
+                installation: demand.installation,
+                job: demand.job,
+            },
+            Effect::MintRunner {
+                demand: demand.id,
+                runner: served.id,
+                repository: demand.repository.clone(),
+                installation: demand.installation,
+                scale_set: Some(1),
+                name: AWKWARD.to_owned(),
+                labels: vec![AWKWARD.to_owned()],
+            },
+            Effect::Deregister {
+                demand: demand.id,
+                runner: served.id,
+                repository: demand.repository.clone(),
+                installation: demand.installation,
+                scale_set: None,
+                name: AWKWARD.to_owned(),
+                forge_runner: Some(u64::MAX),
+            },
         ]
         .map(|effect| self.effect(effect));
         let token = self.token();
@@ -593,12 +769,16 @@ impl Samples {
             lease.into(),
             attempt.into(),
             runner.into(),
+            tried.into(),
+            served.into(),
+            launch.into(),
             job.into(),
             artifact.into(),
             environment.into(),
             channel.into(),
             token.into(),
             pipeline.into(),
+            demand.into(),
             delivery.into(),
             site.into(),
         ];

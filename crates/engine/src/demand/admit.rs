@@ -36,7 +36,7 @@ pub(crate) fn other_attempt() -> Explanation {
 }
 
 fn key(demand: &Demand) -> String {
-    format!("run/{}", demand.since.as_micros())
+    format!("run/{}", demand.lookups)
 }
 
 fn of_run(tx: &Tx<'_>, run: &RunOf) -> Vec<Demand> {
@@ -67,6 +67,7 @@ pub(crate) fn look_up(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
         tx.farm().effects.get(&effect).is_some_and(|effect| effect.done_at.is_none())
     });
     if !asked {
+        demand.lookups = demand.lookups.saturating_add(1);
         let effect = Effect::LookUpRun {
             demand: id,
             runner: None,
@@ -76,6 +77,7 @@ pub(crate) fn look_up(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
             run_attempt: demand.run_attempt,
         };
         tx.effect(id, &key(&demand), effect);
+        tx.put(demand);
     }
     Ok(())
 }

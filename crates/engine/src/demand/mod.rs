@@ -203,6 +203,7 @@ fn first(tx: &mut Tx<'_>, source: Source, rank: ForgeRank, report: &WorkflowJob)
         conclusion: None,
         seen: BTreeMap::from([(source, Sighting { first: now, news: 1 })]),
         facts: None,
+        lookups: 0,
         admission: None,
         decided_under: None,
         vouch: None,

@@ -49,7 +49,7 @@ pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> 
         installation: demand.installation,
         job: demand.job,
     };
-    tx.effect(demand.id, &format!("check/{}/{}", demand.since.as_micros(), demand.checks), effect);
+    tx.effect(demand.id, &format!("check/{}", demand.generation), effect);
     tx.put(demand);
     Ok(())
 }

@@ -1,1 +1,8 @@
-//! Claims about demand.
+//! Claims about demand. A claim that answers a public report is named after it.
+
+mod desk;
+mod gate;
+mod ledger;
+mod registrations;
+mod storm;
+mod theft;
