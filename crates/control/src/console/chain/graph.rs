@@ -169,7 +169,8 @@ const fn stage_of(kind: JobKind) -> Stage {
     match kind {
         JobKind::Plan => Stage::Plan,
         JobKind::Build => Stage::Builds,
-        JobKind::Test => Stage::Tests,
+        // Runners of forges belong to no pipeline.
+        JobKind::Test | JobKind::Runner => Stage::Tests,
     }
 }
 
