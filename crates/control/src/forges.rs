@@ -114,9 +114,9 @@ pub struct Connections(Arc<BTreeMap<ForgeName, Arc<Connection>>>);
 impl Connections {
     /// Of these. The last one of a name counts.
     pub fn new(all: impl IntoIterator<Item = ConnectionOptions>) -> Self {
-        let all = all.into_iter().map(|options| {
-            (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() }))
-        });
+        let all = all
+            .into_iter()
+            .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
         Self(Arc::new(all.collect()))
     }
 

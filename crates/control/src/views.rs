@@ -41,19 +41,16 @@ pub async fn job(app: &App, id: JobId) -> Result<JobView, HttpError> {
     let mut view = {
         let farm = app.core.read();
         let job = farm.jobs.get(&id).cloned().ok_or_else(|| error::missing("job", id))?;
-        let Some(owner) = job.owner.pipeline() else {
-            return Err(error::missing("pipeline of the runner that is", id));
-        };
-        let pipeline = farm.pipelines.get(&owner).cloned();
-        let pipeline = pipeline.ok_or_else(|| error::missing("pipeline", owner))?;
+        let pipeline = job.owner.pipeline().and_then(|id| farm.pipelines.get(&id)).cloned();
+        let demand = job.owner.demand().and_then(|id| farm.demands.get(&id)).cloned();
         let attempts: Vec<Attempt> = farm.attempts_of(id).into_iter().cloned().collect();
         let runners =
             attempts.iter().filter_map(|attempt| farm.runners.get(&attempt.runner)).cloned().collect();
         let leases =
             attempts.iter().filter_map(|attempt| farm.leases.get(&attempt.lease?)).cloned().collect();
-        let artifacts =
-            farm.artifacts_of(owner).filter(|artifact| artifact.job == Some(id)).cloned().collect();
-        JobView { job, pipeline, attempts, runners, leases, artifacts, events: Vec::new() }
+        let of = |pipeline| farm.artifacts_of(pipeline).filter(|artifact| artifact.job == Some(id)).cloned();
+        let artifacts = job.owner.pipeline().into_iter().flat_map(of).collect();
+        JobView { job, pipeline, demand, attempts, runners, leases, artifacts, events: Vec::new() }
     };
     let query = EventQuery { subject: Some(id.to_string()), before: None, limit: 100 };
     view.events = app.store.events(query).await.map_err(|error| error::database(&error))?;
@@ -67,7 +64,8 @@ pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
     let allowed_by = match job.owner {
         Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.allowed_by.clone()),
         Owner::Demand(id) => {
-            farm.demands.get(&id).and_then(|demand| Some(demand.admission.as_ref()?.by.clone()))
+            let admission = farm.demands.get(&id).and_then(|demand| demand.admission.as_ref());
+            admission.map(|admission| admission.by.clone())
         }
     };
     Ok(Why {

@@ -13,9 +13,7 @@ use crate::demand::report;
 use crate::forges::Connection;
 use crate::sealed::Configuration;
 use forgeyard_forges::github::scaleset::ScaleSets;
-use forgeyard_forges::github::{
-    Again, Cause, Deleted, GithubError, Jit, JitRequest, Target, WorkflowRun,
-};
+use forgeyard_forges::github::{Again, Cause, Deleted, GithubError, Jit, JitRequest, Target, WorkflowRun};
 use forgeyard_model::demand::RunFacts;
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::forge::Repository;
@@ -224,11 +222,9 @@ impl Door {
             Self::Set(sets, _) => {
                 let id = match id {
                     Some(id) => Some(id),
-                    None => sets
-                        .agent_by_name(name)
-                        .await
-                        .map_err(|error| again(&error))?
-                        .map(|agent| agent.id),
+                    None => {
+                        sets.agent_by_name(name).await.map_err(|error| again(&error))?.map(|agent| agent.id)
+                    }
                 };
                 let Some(id) = id else { return Ok(EffectResult::Deregistered) };
                 // The actions service says itself, and only then, that a job still runs.

@@ -11,9 +11,9 @@ mod source;
 
 use crate::app::App;
 use crate::core::farm;
+use forgeyard_model::attempt::AttemptState;
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::input::Input;
-use forgeyard_model::attempt::AttemptState;
 use forgeyard_model::{EffectId, Explanation, Timestamp};
 use std::collections::BTreeMap;
 use std::time::Duration;

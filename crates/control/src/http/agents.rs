@@ -128,11 +128,16 @@ async fn redeem(State(app): State<App>, Json(request): Json<Redeem>) -> Result<J
     let runner = farm.runners.get(&attempt.runner).ok_or_else(wrong)?;
     let lane = match attempt.owner {
         Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.lane),
-        Owner::Demand(id) => farm.demands.get(&id).and_then(|demand| Some(demand.admission.as_ref()?.lane)),
-    };
-    let lane = lane.ok_or_else(wrong)?;
+        Owner::Demand(id) => {
+            let admission = farm.demands.get(&id).and_then(|demand| demand.admission.as_ref());
+            admission.map(|admission| admission.lane)
+        }
+    }
+    .ok_or_else(wrong)?;
     let mut job_spec = job.spec.clone().ok_or_else(wrong)?;
-    job_spec.files.extend(spec::step_files());
+    if job_spec.forge_runner.is_none() {
+        job_spec.files.extend(spec::step_files());
+    }
     let lease = attempt.lease.and_then(|lease| farm.leases.get(&lease));
     let devices = lease.into_iter().flat_map(|lease| &lease.devices);
     Ok(Json(Redeemed {

@@ -24,7 +24,8 @@ async fn job_for_hosted_runners_is_ignored_by_its_labels() {
     world.until(jobs[1], "launching").await;
     assert_eq!(world.demand(jobs[0]), None);
     let deliveries = world.plane.client.deliveries().await.unwrap();
-    let ignored = deliveries.iter().any(|delivery| format!("{:?}", delivery.state).contains("demand.not_ours"));
+    let ignored =
+        deliveries.iter().any(|delivery| format!("{:?}", delivery.state).contains("demand.not_ours"));
     assert!(ignored, "{deliveries:?}");
     world.plane.stop().await;
 }

@@ -8,7 +8,7 @@ use forgeyard_api::client::ClientError;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
 use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions};
-use forgeyard_forges::twin::{APP_KEY, Conclusion, GivenJob, JobSpec, Runner as Program, RunSpec, Twin};
+use forgeyard_forges::twin::{APP_KEY, Conclusion, GivenJob, JobSpec, RunSpec, Runner as Program, Twin};
 use forgeyard_model::access::EventClass;
 use forgeyard_model::demand::Demand;
 use forgeyard_model::forge::Person;
@@ -73,11 +73,8 @@ impl World {
         grant.repository.id = Some(repository);
         grant.users = [person.id].into();
         grant.events.insert(EventClass::Rerun);
-        config.pools[0].runners = Some(RunnerOffer {
-            labels: LABELS.map(str::to_owned).into(),
-            exact: false,
-            flavor: name("cpu"),
-        });
+        config.pools[0].runners =
+            Some(RunnerOffer { labels: LABELS.map(str::to_owned).into(), exact: false, flavor: name("cpu") });
         if !plan.unconnected {
             setup.forges = Connections::new([ConnectionOptions {
                 forge: name("github"),

@@ -130,7 +130,12 @@ impl Description {
     }
 
     /// What is wrong with the body of a webhook.
-    pub(crate) fn faults_of_webhook(&mut self, event: &str, action: Option<&str>, body: &Value) -> Vec<String> {
+    pub(crate) fn faults_of_webhook(
+        &mut self,
+        event: &str,
+        action: Option<&str>,
+        body: &Value,
+    ) -> Vec<String> {
         let mut name = format!("webhook-{}", event.replace('_', "-"));
         if let Some(action) = action {
             name = format!("{name}-{}", action.replace('_', "-"));

@@ -169,7 +169,7 @@ const fn stage_of(kind: JobKind) -> Stage {
     match kind {
         JobKind::Plan => Stage::Plan,
         JobKind::Build => Stage::Builds,
-        // Runners of forges belong to no pipeline.
+        // A pipeline has no runners of a forge; one would stand where work stands.
         JobKind::Test | JobKind::Runner => Stage::Tests,
     }
 }

@@ -41,7 +41,11 @@ fn now(app: &App, attempt: &Attempt, fence: u32) -> Result<(Attempt, Option<Regi
     }
     if attempt.owner.demand().is_none() {
         let text = format!("{} is no runner of a forge", attempt.id);
-        return Err(conflict("registration.none", text, "only jobs of the kind `runner` have a configuration"));
+        return Err(conflict(
+            "registration.none",
+            text,
+            "only jobs of the kind `runner` have a configuration",
+        ));
     }
     let runner = farm.runners.get(&attempt.runner).ok_or_else(|| missing("runner", attempt.runner))?;
     Ok((attempt.clone(), runner.registration.as_deref().cloned()))
