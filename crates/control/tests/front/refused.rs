@@ -86,12 +86,13 @@ async fn actions_runner_2147_job_of_a_stolen_runner_gets_another_one() {
     let config = machine.config().await.unwrap();
     let registration = world.registration(machine.runner);
     // A second job with the same labels comes, and GitHub gives it the runner that was made for the first.
+    world.steer(first[0], "a runner that does not exist");
     let (_, second) = world.push_steered(&registration.name).await;
     machine.begins().await;
     let program = forgeyard_forges::twin::Runner::connect(&config).await.unwrap();
     let taken = machine.work(&program).await;
     assert_eq!(taken.job, second[0]);
-    let (other, program) = world.listen().await;
+    let (other, program) = world.listen_for(first[0]).await;
     let taken = other.work(&program).await;
     assert_eq!(taken.job, first[0]);
     world.twin.advance(Duration::from_secs(2)).await;
@@ -114,6 +115,7 @@ async fn denied_job_that_takes_a_machine_is_refused_before_its_first_step() {
     let machine = world.boot().await;
     let config = machine.config().await.unwrap();
     let name = world.registration(machine.runner).name;
+    world.steer(mine[0], "a runner that does not exist");
     let thief = world.twin.with(|state| {
         let run = state.start_run(RunSpec::push(other, &world.person, vec![world.job("theft")]));
         let job = state.current_jobs(run)[0].id;
@@ -136,7 +138,7 @@ async fn denied_job_that_takes_a_machine_is_refused_before_its_first_step() {
     machine.finish(1).await.unwrap();
     world.gone(machine.runner).await;
     // The job that was robbed gets its own machine.
-    let (other, program) = world.listen().await;
+    let (other, program) = world.listen_for(mine[0]).await;
     assert_eq!(other.work(&program).await.job, mine[0]);
     world.plane.stop().await;
 }

@@ -203,6 +203,20 @@ impl World {
         (machine, program)
     }
 
+    /// GitHub hands a job only to the runner of this name.
+    pub(crate) fn steer(&self, job: u64, runner: &str) {
+        self.twin.with(|state| state.steer(job, runner));
+    }
+
+    /// A machine whose runner program is connected, and to which GitHub may hand a job that was kept from all others.
+    pub(crate) async fn listen_for(&mut self, job: u64) -> (Machine, Program) {
+        let machine = self.boot().await;
+        let config = machine.config().await.unwrap();
+        self.steer(job, &self.registration(machine.runner).name);
+        machine.begins().await;
+        (machine, Program::connect(&config).await.unwrap())
+    }
+
     /// How many calls of this method went to paths that end so.
     pub(crate) fn calls(&self, method: &str, end: &str) -> usize {
         self.twin.with(|state| {
