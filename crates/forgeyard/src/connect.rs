@@ -18,9 +18,7 @@ use crate::output::Wrong;
 use anyhow::{Context as _, Result};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
-use forgeyard_forges::github::{
-    AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target,
-};
+use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
 use forgeyard_model::{ForgeName, Secret};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -138,9 +136,12 @@ impl ForgeConfig {
     fn connection(&self, clock: &Clock) -> Result<ConnectionOptions> {
         let Kind::Github = self.kind;
         if self.apps.is_empty() {
-            return Err(Wrong::new(format!("the forge `{}` has no App, and nothing is asked anonymously", self.name))
-                .fix("add [[forges.apps]] with `client-id` and `key-file`")
-                .into());
+            return Err(Wrong::new(format!(
+                "the forge `{}` has no App, and nothing is asked anonymously",
+                self.name
+            ))
+            .fix("add [[forges.apps]] with `client-id` and `key-file`")
+            .into());
         }
         let apps = self.apps.iter().map(|app| app.identity(&self.name)).collect::<Result<_>>()?;
         let clock = clock.clone();
@@ -161,7 +162,8 @@ impl ForgeConfig {
         });
         Ok(ConnectionOptions {
             forge: self.name.clone(),
-            github: github.with_context(|| Wrong::new(format!("the connection to the forge `{}`", self.name)))?,
+            github: github
+                .with_context(|| Wrong::new(format!("the connection to the forge `{}`", self.name)))?,
             register: match self.register_at {
                 At::Repository => Register::Repository,
                 At::Organisation => Register::Organisation,

@@ -180,9 +180,11 @@ async fn bind(address: SocketAddr, setting: &str) -> Result<TcpListener> {
 fn beside(configured: Option<SocketAddr>, listen: SocketAddr) -> Result<SocketAddr> {
     if let Some(local) = configured {
         if !local.ip().is_loopback() {
-            return Err(Wrong::new(format!("`local-listen` is {local}, which others can reach, and has no TLS"))
-                .fix("choose an address of 127.0.0.0/8 or ::1")
-                .into());
+            return Err(Wrong::new(format!(
+                "`local-listen` is {local}, which others can reach, and has no TLS"
+            ))
+            .fix("choose an address of 127.0.0.0/8 or ::1")
+            .into());
         }
         return Ok(local);
     }
@@ -293,12 +295,7 @@ fn start_environments(
 }
 
 #[cfg(not(feature = "envs"))]
-fn start_environments(
-    _: &str,
-    _: &Secret,
-    _: &Path,
-    _: CancellationToken,
-) -> Option<JoinHandle<()>> {
+fn start_environments(_: &str, _: &Secret, _: &Path, _: CancellationToken) -> Option<JoinHandle<()>> {
     tracing::warn!("this program was built without environments");
     None
 }
