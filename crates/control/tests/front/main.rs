@@ -12,3 +12,4 @@ mod world;
 
 mod refused;
 mod runner;
+mod sources;
