@@ -13,3 +13,4 @@ mod world;
 mod refused;
 mod runner;
 mod sources;
+mod told;

