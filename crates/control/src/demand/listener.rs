@@ -22,6 +22,7 @@ use forgeyard_forges::github::scaleset::{
 use forgeyard_forges::github::{Cause, Job, RepositoryPath};
 use forgeyard_model::demand::{Demand, DemandState, ScaleSetRequest, Source};
 use forgeyard_model::forge::{Repository, WorkflowJob};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -296,6 +297,25 @@ impl Listener {
         Ok(WorkflowJob { action: "completed".to_owned(), conclusion, runner_name, ..base })
     }
 
+    /// A run of the repository that a message names, with the jobs of its newest attempt.
+    async fn read_run(
+        &self,
+        facts: &JobFacts,
+        run: u64,
+    ) -> Result<Option<(Repository, Vec<Job>)>, RoundError> {
+        let github = self.connection.github();
+        let named = format!("{}/{}", facts.owner_name, facts.repository_name);
+        let Ok(path) = RepositoryPath::parse(&named) else { return Ok(None) };
+        let Some(row) = github.run(&path, run).await? else { return Ok(None) };
+        let jobs = github.run_jobs(&path, run, row.run_attempt).await?;
+        let repository = Repository {
+            forge: self.connection.forge().clone(),
+            id: row.repository.id,
+            name: row.repository.full_name,
+        };
+        Ok(Some((repository, jobs)))
+    }
+
     /// Finds the job of a message in its run: of the same name, with these labels, and of no other request.
     async fn look_up(
         &self,
@@ -304,18 +324,9 @@ impl Listener {
         bound: &BTreeMap<u64, WorkflowJob>,
     ) -> Result<Option<WorkflowJob>, RoundError> {
         let Some(run) = facts.workflow_run_id else { return Ok(None) };
-        if !runs.contains_key(&run) {
-            let github = self.connection.github();
-            let named = format!("{}/{}", facts.owner_name, facts.repository_name);
-            let Ok(path) = RepositoryPath::parse(&named) else { return Ok(None) };
-            let Some(row) = github.run(&path, run).await? else { return Ok(None) };
-            let repository = Repository {
-                forge: self.connection.forge().clone(),
-                id: row.repository.id,
-                name: row.repository.full_name.clone(),
-            };
-            let jobs = github.run_jobs(&path, run, row.run_attempt).await?;
-            runs.insert(run, (repository, jobs));
+        if let Entry::Vacant(entry) = runs.entry(run) {
+            let Some(read) = self.read_run(facts, run).await? else { return Ok(None) };
+            entry.insert(read);
         }
         let Some((repository, jobs)) = runs.get(&run) else { return Ok(None) };
         let taken: BTreeSet<u64> = {

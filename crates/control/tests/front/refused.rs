@@ -142,3 +142,30 @@ async fn denied_job_that_takes_a_machine_is_refused_before_its_first_step() {
     assert_eq!(other.work(&program).await.job, mine[0]);
     world.plane.stop().await;
 }
+
+/// A run does not say who opened its pull request, and for forks not even which one it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn author_of_a_fork_counts_although_a_maintainer_starts_the_run() {
+    let world = World::new().await;
+    let (stranger, number, job) = world.twin.with(|state| {
+        let stranger = state.add_user("stranger");
+        let fork = state.add_fork(world.repository, &stranger);
+        let sha = "c".repeat(40);
+        let number = state.open_pull(world.repository, fork, "fix", &sha, &stranger);
+        let run = state.start_run(RunSpec {
+            event: "pull_request".to_owned(),
+            head_branch: "fix".to_owned(),
+            head_sha: sha,
+            head_repository: fork,
+            pull: Some(number),
+            ..RunSpec::push(world.repository, &world.person, vec![world.job("build")])
+        });
+        (stranger, number, state.current_jobs(run)[0].id)
+    });
+    world.twin.advance(Duration::from_secs(2)).await;
+    let demand = world.until(job, "held").await;
+    let facts = demand.facts.clone().unwrap();
+    assert_eq!((facts.pull_request, facts.author), (Some(number), Some(stranger)));
+    assert!(demand.reason().unwrap().to_string().contains("stranger"), "{:?}", demand.reason());
+    world.plane.stop().await;
+}

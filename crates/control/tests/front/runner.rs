@@ -18,7 +18,7 @@ async fn job_gets_a_runner_from_webhook_to_destroyed_machine() {
 
     let (machine, program) = world.listen().await;
     let registration = world.registration(machine.runner);
-    assert_eq!(world.registered(), [registration.name.clone()]);
+    assert_eq!(world.registered(), std::slice::from_ref(&registration.name));
     let job = machine.work(&program).await;
     assert_eq!(job.job, jobs[0]);
     world.twin.advance(Duration::from_secs(2)).await;
