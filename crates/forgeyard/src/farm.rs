@@ -3,10 +3,12 @@
 
 use crate::args::UpArgs;
 use crate::config::{ADDRESS, FileConfig, HostSize};
+use crate::connect;
 use crate::output::Wrong;
 use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
 use forgeyard_control::clock::Clock;
+use forgeyard_control::forges::Connections;
 use forgeyard_control::serve::{self, Running};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::{Digest, Secret};
@@ -40,6 +42,8 @@ pub struct FarmOptions {
     pub local: Option<SocketAddr>,
     /// What is decided under.
     pub config: FarmConfig,
+    /// Connections to forges.
+    pub forges: Connections,
     /// Secret of webhooks.
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
@@ -133,6 +137,7 @@ pub async fn start(
             public_url,
             tls: options.tls,
             local,
+            forges: options.forges,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
             clock,
@@ -329,6 +334,7 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
         local: file.local_listen,
         config: file.farm(HostSize::here())?,
+        forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,
         artifact_limit: file.artifact_limit_mib.unwrap_or(ARTIFACT_LIMIT_MIB) << 20,
         simulated_beside_real: file.simulated_beside_real,

@@ -1,0 +1,193 @@
+//! What the farm asks of an App: permissions and events, each with its reason. The manifest is made of this table,
+//! and the doctor holds installations against it.
+
+use super::apps::Installation;
+use super::endpoint::{Endpoint, Target};
+use serde_json::{Map, Value, json};
+
+/// A permission that the farm needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// Name of the permission.
+    pub permission: &'static str,
+    /// `read` or `write`.
+    pub level: &'static str,
+    /// What it is for.
+    pub why: &'static str,
+    /// Where it is needed.
+    pub place: Place,
+}
+
+/// Where runners are registered, for a need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Everywhere.
+    Anywhere,
+    /// Only when runners are registered at an organisation.
+    Organisation,
+    /// Only when runners are registered at single repositories.
+    Repository,
+}
+
+/// All of them.
+pub const NEEDS: &[Need] = &[
+    Need {
+        permission: "actions",
+        level: "write",
+        why: "read queued runs and jobs, and repeat jobs that were lost",
+        place: Place::Anywhere,
+    },
+    Need {
+        permission: "administration",
+        level: "write",
+        why: "register and delete runners at a repository",
+        place: Place::Repository,
+    },
+    Need {
+        permission: "checks",
+        level: "write",
+        why: "say in pull requests why a job waits or was refused",
+        place: Place::Anywhere,
+    },
+    Need {
+        permission: "contents",
+        level: "read",
+        why: "read the access files and the sources that are built",
+        place: Place::Anywhere,
+    },
+    Need {
+        permission: "members",
+        level: "read",
+        why: "know the teams that grants name",
+        place: Place::Organisation,
+    },
+    Need {
+        permission: "metadata",
+        level: "read",
+        why: "know repositories and the roles of people in them",
+        place: Place::Anywhere,
+    },
+    Need {
+        permission: "organization_self_hosted_runners",
+        level: "write",
+        why: "register and delete runners at an organisation",
+        place: Place::Organisation,
+    },
+    Need {
+        permission: "pull_requests",
+        level: "read",
+        why: "know author and head of pull requests",
+        place: Place::Anywhere,
+    },
+];
+
+/// Events that the App subscribes to.
+pub const EVENTS: &[&str] = &["check_run", "pull_request", "push", "workflow_job"];
+
+/// The permissions that an installation lacks for what is registered there.
+pub fn missing(installation: &Installation, target: &Target) -> Vec<&'static Need> {
+    let here = match target {
+        Target::Organisation(_) => Place::Organisation,
+        Target::Repository(_) => Place::Repository,
+    };
+    NEEDS
+        .iter()
+        .filter(|need| need.place == Place::Anywhere || need.place == here)
+        .filter(|need| {
+            let held = installation.permissions.get(need.permission).map(String::as_str);
+            rank(held.unwrap_or_default()) < rank(need.level)
+        })
+        .collect()
+}
+
+/// Events that an installation does not send, although they are wanted.
+pub fn silent(installation: &Installation) -> Vec<&'static str> {
+    EVENTS.iter().copied().filter(|event| !installation.events.iter().any(|sent| sent == event)).collect()
+}
+
+fn rank(level: &str) -> u8 {
+    match level {
+        "read" => 1,
+        "write" => 2,
+        "admin" => 3,
+        _ => 0,
+    }
+}
+
+/// The manifest of a new App, to be posted by the person's browser as the field `manifest` of a form to
+/// [`manifest_page`]. `hook` is none for a farm without an inbound port.
+pub fn manifest(name: &str, farm: &str, redirect: &str, hook: Option<&str>) -> Value {
+    let permissions: Map<String, Value> =
+        NEEDS.iter().map(|need| (need.permission.to_owned(), need.level.into())).collect();
+    let mut manifest = json!({
+        "name": name,
+        "url": farm,
+        "redirect_url": redirect,
+        "public": false,
+        "default_permissions": permissions,
+    });
+    if let Some(hook) = hook {
+        manifest["hook_attributes"] = json!({ "url": hook, "active": true });
+        manifest["default_events"] = json!(EVENTS);
+    }
+    manifest
+}
+
+/// Where the form with the manifest is posted to: at an organisation, or at the person's own account for a single
+/// repository.
+pub fn manifest_page(endpoint: &Endpoint, target: &Target) -> String {
+    match target {
+        Target::Organisation(login) => format!("{}/organizations/{login}/settings/apps/new", endpoint.web()),
+        Target::Repository(_) => format!("{}/settings/apps/new", endpoint.web()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_missing_permission_is_found_where_it_is_needed() {
+        let installation = |permissions: &[(&str, &str)]| Installation {
+            id: 1,
+            account: None,
+            repository_selection: None,
+            permissions: permissions.iter().map(|(name, level)| ((*name).into(), (*level).into())).collect(),
+            events: vec!["push".into(), "workflow_job".into()],
+            suspended_at: None,
+        };
+        let all: Vec<(&str, &str)> = NEEDS.iter().map(|need| (need.permission, need.level)).collect();
+        let org = Target::parse("conda").unwrap();
+        let repository = Target::parse("conda/feedstock").unwrap();
+        assert!(missing(&installation(&all), &org).is_empty());
+        let names = |held: &[(&str, &str)], target: &Target| {
+            missing(&installation(held), target).iter().map(|need| need.permission).collect::<Vec<_>>()
+        };
+        let most: Vec<(&str, &str)> =
+            all.iter().copied().filter(|(name, _)| *name != "administration").collect();
+        assert!(names(&most, &org).is_empty());
+        assert_eq!(names(&most, &repository), ["administration"]);
+        let weak: Vec<(&str, &str)> = all
+            .iter()
+            .map(|(name, level)| (*name, if *name == "checks" { "read" } else { *level }))
+            .collect();
+        assert_eq!(names(&weak, &org), ["checks"]);
+        assert_eq!(silent(&installation(&all)), ["check_run", "pull_request"]);
+    }
+
+    #[test]
+    fn a_farm_without_an_inbound_port_asks_for_no_webhook() {
+        let with = manifest(
+            "farm",
+            "https://farm.example",
+            "https://farm.example/connect",
+            Some("https://farm.example/w"),
+        );
+        assert_eq!(with["hook_attributes"]["url"], "https://farm.example/w");
+        assert_eq!(with["default_permissions"]["checks"], "write");
+        let without = manifest("farm", "http://127.0.0.1:8080", "http://127.0.0.1:8080/connect", None);
+        assert!(without.get("hook_attributes").is_none() && without.get("default_events").is_none());
+        let page = manifest_page(&Endpoint::github_com(), &Target::parse("conda").unwrap());
+        assert_eq!(page, "https://github.com/organizations/conda/settings/apps/new");
+    }
+}

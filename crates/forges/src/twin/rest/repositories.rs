@@ -1,0 +1,99 @@
+//! Calls about repositories: themselves, who may do what in them, and their files.
+
+use super::super::calls::Reply;
+use super::super::state::State;
+use super::{Context, not_simulated};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+impl State {
+    pub(super) fn plain_repository_calls(
+        &mut self,
+        context: &Context<'_>,
+        owner: u64,
+        id: u64,
+        rest: &[&str],
+    ) -> Result<Reply, Reply> {
+        if context.request.method != "GET" {
+            return Err(not_simulated());
+        }
+        self.require(&context.caller, "metadata", "read", owner, Some(id))?;
+        match rest {
+            [] => {
+                let mut body = self.repository_json(id);
+                if let Some(fields) = body.as_object_mut() {
+                    fields.insert("network_count".to_owned(), json!(0));
+                    fields.insert("subscribers_count".to_owned(), json!(0));
+                }
+                Ok(Reply::json(200, &body))
+            }
+            ["collaborators", login, "permission"] => {
+                let account = self.account_by_login(login).ok_or_else(Reply::not_found)?;
+                let repository = self.repositories.get(&id).ok_or_else(Reply::not_found)?;
+                let none = if repository.private { "none" } else { "read" };
+                let role = repository.permissions.get(&account.id).map_or(none, String::as_str).to_owned();
+                // The old field knows only four levels; the role has them all.
+                let permission = match role.as_str() {
+                    "maintain" => "write",
+                    "triage" => "read",
+                    other => other,
+                };
+                let mut user = self.account_json(account.id);
+                if let Some(fields) = user.as_object_mut() {
+                    fields.insert("role_name".to_owned(), json!(role));
+                }
+                let body = json!({ "permission": permission, "role_name": role, "user": user });
+                Ok(Reply::json(200, &body))
+            }
+            ["contents", path @ ..] => {
+                self.require(&context.caller, "contents", "read", owner, Some(id))?;
+                self.file_reply(id, &path.join("/"))
+            }
+            ["pulls"] => {
+                self.require(&context.caller, "pull_requests", "read", owner, Some(id))?;
+                Ok(Reply::json(200, &json!(self.pulls_of_head(context, id))))
+            }
+            _ => Err(not_simulated()),
+        }
+    }
+
+    /// Pull requests, newest first, by `head=owner:branch` and `state`.
+    fn pulls_of_head(&self, context: &Context<'_>, id: u64) -> Vec<Value> {
+        let query = |name: &str| context.request.query.get(name).map(String::as_str);
+        let head = query("head").and_then(|head| head.split_once(':'));
+        let state = query("state").unwrap_or("open");
+        let Some(repository) = self.repositories.get(&id) else { return Vec::new() };
+        let fits = |pull: &&super::super::repositories::Pull| {
+            let full_name = self.full_name(pull.head_repository);
+            let of =
+                |owner: &str| full_name.split('/').next().is_some_and(|one| one.eq_ignore_ascii_case(owner));
+            let of_head = head.is_none_or(|(owner, branch)| of(owner) && pull.head == branch);
+            of_head && (state == "all" || (state == "open") == pull.open)
+        };
+        let found = repository.pulls.values().rev().filter(fits);
+        found.filter_map(|pull| self.pull_json(id, pull.number)).collect()
+    }
+
+    fn file_reply(&self, id: u64, path: &str) -> Result<Reply, Reply> {
+        let repository = self.repositories.get(&id).ok_or_else(Reply::not_found)?;
+        let file = repository.files.get(path).ok_or_else(Reply::not_found)?;
+        let url = format!("{}/repos/{}/contents/{path}", self.urls.api, self.full_name(id));
+        let page = format!("{}/{}/blob/main/{path}", self.urls.html, self.full_name(id));
+        let body = json!({
+            "type": "file",
+            "encoding": "base64",
+            "size": file.len(),
+            "name": path.rsplit('/').next(),
+            "path": path,
+            "content": STANDARD.encode(file),
+            "sha": "0".repeat(40),
+            "url": url,
+            "git_url": url,
+            "html_url": page,
+            "download_url": page,
+            "_links": { "self": url, "git": url, "html": page },
+        });
+        Ok(Reply::json(200, &body))
+    }
+}
