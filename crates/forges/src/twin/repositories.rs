@@ -1,5 +1,6 @@
 //! Repositories of the simulated GitHub: who may do what in them, their files, pull requests and environments.
 
+use super::clock::iso;
 use super::state::State;
 use forgeyard_formats::webhook::compose::ComposedRepository;
 use forgeyard_model::forge::Person;
@@ -179,7 +180,7 @@ impl State {
             "has_downloads": true, "has_issues": true, "has_projects": false, "has_wiki": false,
             "has_pages": false, "has_discussions": false, "archived": false, "disabled": false,
             "visibility": if repository.private { "private" } else { "public" },
-            "pushed_at": null, "created_at": null, "updated_at": null,
+            "pushed_at": iso(self.setup.now), "created_at": iso(self.setup.now), "updated_at": iso(self.setup.now),
         });
         if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
             body.extend(more);
