@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    fn session_reply(&mut self, set: u64, session: &str) -> Reply {
+    pub(super) fn session_reply(&mut self, set: u64, session: &str) -> Reply {
         let life = self.setup.queue_token_validity;
         let (token, _) = self.give_token("queue-", Opens::Queue(session.to_owned()), life);
         let url = format!("{}/_apis/runtime/simulated-queue/{session}/messages", self.urls.actions);

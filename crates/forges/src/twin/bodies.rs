@@ -61,7 +61,12 @@ impl State {
     fn around(&self, repository: u64, sender: Value, mut body: Value) -> Value {
         let owner = self.repositories.get(&repository).and_then(|one| self.accounts.get(&one.owner));
         if let Some(fields) = body.as_object_mut() {
-            fields.insert("repository".to_owned(), self.repository_json(repository));
+            let about = if self.setup.links_in_webhooks {
+                self.repository_json(repository)
+            } else {
+                self.short_repository_json(repository)
+            };
+            fields.insert("repository".to_owned(), about);
             fields.insert("sender".to_owned(), sender);
             if let Some(owner) = owner.filter(|owner| owner.organization) {
                 let url = format!("{}/orgs/{}", self.urls.api, owner.login);

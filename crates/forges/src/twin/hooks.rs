@@ -379,7 +379,12 @@ impl State {
     pub fn delivery_answered(&mut self, id: u64, answer: Result<u16, String>) {
         if let Some(delivery) = self.deliveries.rows.get_mut(&id) {
             delivery.sent = match answer {
-                Ok(status) => Sent::Answered(status),
+                Ok(status) => {
+                    if (200..300).contains(&status) && !self.setup.keep_accepted_bodies {
+                        delivery.body = Arc::from([]);
+                    }
+                    Sent::Answered(status)
+                }
                 Err(why) if why.contains("timed out") => Sent::Failed(504, "timed out".to_owned()),
                 Err(_) => Sent::Failed(502, "failed to connect to host".to_owned()),
             };

@@ -188,6 +188,26 @@ impl State {
         body
     }
 
+    /// What of a repository is read by those who count and decide; for simulations with many webhooks.
+    pub(super) fn short_repository_json(&self, id: u64) -> Value {
+        let full_name = self.full_name(id);
+        let repository = self.repositories.get(&id);
+        let owner = repository.and_then(|one| self.accounts.get(&one.owner));
+        json!({
+            "id": id,
+            "name": full_name.split('/').nth(1),
+            "full_name": full_name,
+            "private": repository.is_some_and(|one| one.private),
+            "fork": repository.is_some_and(|one| one.fork_of.is_some()),
+            "default_branch": repository.map(|one| one.default_branch.clone()),
+            "owner": {
+                "login": owner.map(|owner| owner.login.clone()),
+                "id": owner.map(|owner| owner.id),
+                "type": if owner.is_some_and(|owner| owner.organization) { "Organization" } else { "User" },
+            },
+        })
+    }
+
     /// A repository as it stands inside other answers (`minimal-repository`).
     pub(super) fn minimal_repository_json(&self, id: u64) -> Value {
         let full_name = self.full_name(id);

@@ -58,8 +58,16 @@ pub struct GivenJob {
     pub run: u64,
     /// Attempt of the run.
     pub attempt: u64,
+    /// Its name.
+    pub name: String,
     /// `owner/name`.
     pub repository: String,
+    /// Id of the repository.
+    pub repository_id: u64,
+    /// Login of who asked for this attempt.
+    pub actor: String,
+    /// Their id.
+    pub actor_id: u64,
     /// How long its steps are to take.
     pub duration: Duration,
     /// How its steps are to end: `success`, `failure`, …
@@ -105,7 +113,11 @@ impl Runner {
             job,
             run: number("runId").unwrap_or(0),
             attempt: number("attempt").unwrap_or(1),
+            name: text("name"),
             repository: text("repository"),
+            repository_id: number("repositoryId").unwrap_or(0),
+            actor: text("actor"),
+            actor_id: number("actorId").unwrap_or(0),
             duration: Duration::from_secs(number("durationSeconds").unwrap_or(0)),
             conclusion: text("conclusion"),
             cancel_requested: value.get("cancelRequested").and_then(Value::as_bool).unwrap_or(false),
