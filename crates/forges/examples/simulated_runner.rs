@@ -17,7 +17,7 @@ use tokio::process::Command;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    if let Some(code) = std::env::var("SIMULATED_RUNNER_EXIT").ok().and_then(|code| code.parse().ok()) {
+    if let Some(code) = std::env::var("SIMULATED_RUNNER_EXIT").ok().and_then(|code| code.parse::<u8>().ok()) {
         eprintln!("simulated runner: this version is too old and can no longer be used");
         return ExitCode::from(code);
     }
@@ -52,8 +52,10 @@ async fn work(job: GivenJob) -> String {
     }
     let conclusion = match std::env::var("SIMULATED_RUNNER_STEPS") {
         Err(_) => job.conclusion.clone(),
-        Ok(steps) if ran(Command::new("sh").arg("-c").arg(steps), &job).await => "success".to_owned(),
-        Ok(_) => "failure".to_owned(),
+        Ok(steps) => {
+            let passed = ran(Command::new("sh").arg("-c").arg(steps), &job).await;
+            if passed { "success" } else { "failure" }.to_owned()
+        }
     };
     hook("ACTIONS_RUNNER_HOOK_JOB_COMPLETED", &job).await;
     println!("simulated runner: job {} completed with {conclusion}", job.name);
@@ -75,7 +77,8 @@ async fn ran(command: &mut Command, job: &GivenJob) -> bool {
         .env("GITHUB_JOB", &job.name)
         .env("GITHUB_REPOSITORY", &job.repository)
         .env("GITHUB_REPOSITORY_ID", job.repository_id.to_string())
-        .env("GITHUB_TRIGGERING_ACTOR", &job.actor)
+        .env("GITHUB_ACTOR", &job.actor)
+        .env("GITHUB_TRIGGERING_ACTOR", &job.triggering_actor)
         .env("GITHUB_ACTOR_ID", job.actor_id.to_string());
     command.status().await.is_ok_and(|status| status.success())
 }

@@ -64,10 +64,12 @@ pub struct GivenJob {
     pub repository: String,
     /// Id of the repository.
     pub repository_id: u64,
-    /// Login of who asked for this attempt.
+    /// Login of who caused the run.
     pub actor: String,
     /// Their id.
     pub actor_id: u64,
+    /// Login of who asked for this attempt.
+    pub triggering_actor: String,
     /// How long its steps are to take.
     pub duration: Duration,
     /// How its steps are to end: `success`, `failure`, …
@@ -117,6 +119,7 @@ impl Runner {
             repository: text("repository"),
             repository_id: number("repositoryId").unwrap_or(0),
             actor: text("actor"),
+            triggering_actor: text("triggeringActor"),
             actor_id: number("actorId").unwrap_or(0),
             duration: Duration::from_secs(number("durationSeconds").unwrap_or(0)),
             conclusion: text("conclusion"),
