@@ -7,10 +7,10 @@ fn farm(world: &mut World, minutes: u32, per_minute: usize) -> BTreeMap<u64, u32
     let mut begun = BTreeMap::new();
     let mut number = 0;
     for minute in 0..minutes {
-        if minute < minutes / 2 {
-            let jobs =
-                (0..per_minute).map(|n| JobSpec::new(&format!("job {minute} {n}"), &["gpu"])).collect();
-            world.run(jobs);
+        let runs = if minute < minutes / 2 { per_minute / 4 } else { 0 };
+        for run in 0..runs {
+            let jobs = (0..4).map(|n| JobSpec::new(&format!("job {minute} {run} {n}"), &["gpu"]));
+            world.run(jobs.collect());
         }
         world.state.advance(MINUTE);
         for one in world.state.take_due_deliveries() {
@@ -48,7 +48,7 @@ fn lost_webhooks_leave_jobs_queued_for_those_who_rely_on_them() {
     // ARC #2788: the planted mistake of a farm that only listens.
     let mut world = World::new();
     world.state.set_hook_chaos(HookChaos { lost: 100, ..HookChaos::default() });
-    farm(&mut world, 30, 10);
+    farm(&mut world, 30, 12);
     let left = world.state.jobs().filter(|job| job.status() == JobStatus::Queued).count();
     assert!(left > 0);
 }
