@@ -11,6 +11,7 @@ pub mod error;
 pub mod openapi;
 pub mod people;
 pub mod routes;
+pub mod runner;
 pub mod site;
 
 pub use error::ApiError;

@@ -274,8 +274,7 @@ impl Samples {
         let person = Person { id: 9, login: AWKWARD.to_owned() };
         let repository = Repository { forge: parsed("github"), id: u64::MAX, name: "o/r".to_owned() };
         let sighting = Sighting { first: self.at(), news: 2 };
-        let source =
-            pick(number, vec![Source::Webhook, Source::Redelivery, Source::Poll, Source::ScaleSet]);
+        let source = pick(number, vec![Source::Webhook, Source::Redelivery, Source::Poll, Source::ScaleSet]);
         Demand {
             id: self.id(),
             repository,
@@ -369,9 +368,11 @@ impl Samples {
                 env: BTreeMap::new(),
                 subject: None,
                 pools: vec![parsed("pool")],
-                forge_runner: owner
-                    .demand()
-                    .map(|_| ForgeRunner { forge: parsed("github"), labels: vec![AWKWARD.to_owned()] }),
+                forge_runner: owner.demand().map(|_| ForgeRunner {
+                    forge: parsed("github"),
+                    labels: vec![AWKWARD.to_owned()],
+                    program: vec![AWKWARD.to_owned()],
+                }),
             }),
             outputs: vec!["out".to_owned()],
             test: None,
