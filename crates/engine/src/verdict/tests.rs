@@ -382,15 +382,13 @@ proptest! {
 
 #[test]
 fn refusal_of_our_own_step_is_its_cause_and_is_not_retried() {
-    let facts =
-        ExitFacts { steps: vec![StepFacts { name: "plan".into(), ..step(Some(2), None) }], ..ended(2) };
+    let facts = ExitFacts { steps: vec![StepFacts { name: "plan".into(), ..step(Some(2), None) }], ..ended(2) };
     let log = "RuntimeError: deep inside\nplan: refused: recipe.yaml: the outputs egg, hen need each other in a cycle";
     let verdict = judge_build(&facts, log);
     assert_eq!((verdict.outcome, class(&verdict)), (Outcome::Failed, "plan.refused"));
     assert_eq!(verdict.cause, "recipe.yaml: the outputs egg, hen need each other in a cycle");
     assert_eq!((verdict.lines[0].number, retry(&verdict, 0)), (2, None));
     // A program of the job that says the same and ends in another way is no step of ours.
-    let other =
-        ExitFacts { steps: vec![StepFacts { name: "plan".into(), ..step(Some(1), None) }], ..ended(1) };
+    let other = ExitFacts { steps: vec![StepFacts { name: "plan".into(), ..step(Some(1), None) }], ..ended(1) };
     assert_ne!(class(&judge_build(&other, log)), "plan.refused");
 }
