@@ -24,6 +24,12 @@ pub const BLOB: &str = "/agent/v1/attempts/{attempt}/blobs/{digest}";
 pub const ARTIFACT: &str = "/agent/v1/attempts/{attempt}/artifacts/{kind}/{name}";
 /// `POST` of [`Finish`]; empty answer.
 pub const FINISH: &str = "/agent/v1/attempts/{attempt}/finish";
+/// `POST` of [`RunnerConfigRequest`], answers [`RunnerConfig`]; waits until it is there. Only for jobs of the kind
+/// `runner`.
+pub const RUNNER_CONFIG: &str = "/agent/v1/attempts/{attempt}/runner-config";
+/// `POST` of [`RunnerTook`], answers a [`TakenAnswer`](forgeyard_model::registration::TakenAnswer); waits until it is
+/// decided. Only for jobs of the kind `runner`.
+pub const RUNNER_TOOK: &str = "/agent/v1/attempts/{attempt}/runner-took";
 
 /// Version of this contract that both sides must share.
 pub const VERSION: u32 = 1;
@@ -101,4 +107,70 @@ pub struct Finish {
     pub fence: u32,
     /// What the supervisor saw.
     pub facts: ExitFacts,
+}
+
+/// Asks for the configuration of the forge's runner program.
+///
+/// Answered with an error of the code
+/// - `registration.not_minted` (conflict): not there yet; ask again;
+/// - `registration.consumed` (conflict): the program was started with it once, which is all that it is good for: end;
+/// - `attempt.superseded`, `registration.over`: nobody wants this machine any more: end.
+///
+/// Until the first sign of life that names a step, asking again gives the same configuration, so that an answer may be
+/// lost. With that sign of life it is destroyed: give it just before the program is started.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunnerConfigRequest {
+    /// The fence.
+    pub fence: u32,
+    /// Wait for it at most this long, in seconds; 25 at most.
+    #[serde(default)]
+    pub wait_seconds: u64,
+}
+
+/// The configuration of the forge's runner program: a secret, good for one job.
+#[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunnerConfig {
+    /// Name of the runner at the forge.
+    pub name: String,
+    /// What the program is started with (`--jitconfig`, or `ACTIONS_RUNNER_INPUT_JITCONFIG`).
+    pub config: String,
+}
+
+impl std::fmt::Debug for RunnerConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunnerConfig").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What the job-started hook of the runner program found in its environment: the job that was really taken.
+///
+/// Answered with `asked` (not decided yet: ask again, and run no step meanwhile), `allowed`, or `refused` with a reason:
+/// then the hook fails, so that no step runs, and the machine ends. Another job than the one that was told first is
+/// refused with `registration.one_job` (conflict).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunnerTook {
+    /// The fence.
+    pub fence: u32,
+    /// Wait for the decision at most this long, in seconds; 25 at most.
+    #[serde(default)]
+    pub wait_seconds: u64,
+    /// `GITHUB_REPOSITORY_ID`.
+    pub repository_id: u64,
+    /// `GITHUB_REPOSITORY`, `owner/name`.
+    pub repository: String,
+    /// `GITHUB_RUN_ID`.
+    pub run: u64,
+    /// `GITHUB_RUN_ATTEMPT`.
+    pub run_attempt: u32,
+    /// `GITHUB_JOB`: key of the job in its workflow.
+    pub job: String,
+    /// `GITHUB_ACTOR_ID`.
+    #[serde(default)]
+    pub actor_id: Option<u64>,
+    /// `GITHUB_ACTOR`.
+    #[serde(default)]
+    pub actor: Option<String>,
 }

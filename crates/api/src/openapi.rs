@@ -16,6 +16,7 @@ use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
 use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::registration::TakenAnswer;
 use forgeyard_model::runner::Runner;
 use std::collections::BTreeMap;
 use utoipa::openapi::path::{
@@ -215,6 +216,12 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             shape.query("digest", true, Type::String, "Digest that the bytes must have.")
         }
         (Method::Post, agent::FINISH) => Shape::takes(of.one::<agent::Finish>(), json(nothing())),
+        (Method::Post, agent::RUNNER_CONFIG) => {
+            Shape::takes(of.one::<agent::RunnerConfigRequest>(), json(of.one::<agent::RunnerConfig>()))
+        }
+        (Method::Post, agent::RUNNER_TOOK) => {
+            Shape::takes(of.one::<agent::RunnerTook>(), json(of.one::<TakenAnswer>()))
+        }
         (Method::Post, "/webhooks/github") => {
             Shape { status: "202", ..Shape::takes(nothing(), json(nothing())) }
         }

@@ -3,6 +3,7 @@
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::commit::EventRecord;
+use forgeyard_model::demand::Demand;
 use forgeyard_model::device::Device;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
@@ -38,8 +39,12 @@ pub struct PipelineView {
 pub struct JobView {
     /// The job.
     pub job: Job,
-    /// Its pipeline.
-    pub pipeline: Pipeline,
+    /// Its pipeline, when it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<Pipeline>,
+    /// The job of a forge that it was made for, when it is a runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<Demand>,
     /// Its attempts, oldest first.
     pub attempts: Vec<Attempt>,
     /// Machines of its attempts.

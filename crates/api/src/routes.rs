@@ -128,6 +128,12 @@ pub const ROUTES: &[Route] = &[
     get(agent::BLOB, Who::Agent, "An input of the job, by digest; ranges are honoured."),
     put(agent::ARTIFACT, Who::Agent, "The bytes of an output, verified against their digest."),
     post(agent::FINISH, Who::Agent, "The end of the attempt."),
+    post(agent::RUNNER_CONFIG, Who::Agent, "The configuration of a forge's runner program; waits for it."),
+    post(
+        agent::RUNNER_TOOK,
+        Who::Agent,
+        "What a runner took; answers whether it may run, once that is decided.",
+    ),
     post("/webhooks/github", Who::Forge, "A webhook of the forge; stored raw before anything else."),
     get("/channels/{name}", Who::Anybody, "A conda channel with what it holds."),
     get(

@@ -2,7 +2,9 @@
 
 use crate::clock::Clock;
 use crate::core::Core;
+use crate::forges::Connections;
 use crate::keys::Keys;
+use crate::sealed::Sealed;
 use forgeyard_blobs::BlobStore;
 use forgeyard_db::Store;
 use forgeyard_forges::GitSource;
@@ -24,6 +26,10 @@ pub struct App {
     pub blobs: Arc<dyn BlobStore>,
     /// Sources.
     pub git: GitSource,
+    /// Connections to forges.
+    pub forges: Connections,
+    /// Configurations of runners that their machines have not begun to use.
+    pub sealed: Sealed,
     /// Keys and tokens.
     pub keys: Arc<Keys>,
     /// The time.

@@ -343,8 +343,8 @@ fn refused(error: &DbError) -> ApiError {
 fn pipeline_of(row: &Row) -> Option<forgeyard_model::PipelineId> {
     match row {
         Row::Pipeline(row) => Some(row.id),
-        Row::Job(row) => Some(row.pipeline),
-        Row::Attempt(row) => Some(row.pipeline),
+        Row::Job(row) => row.owner.pipeline(),
+        Row::Attempt(row) => row.owner.pipeline(),
         Row::Artifact(row) => Some(row.pipeline),
         Row::Environment(row) => Some(row.pipeline),
         _ => None,

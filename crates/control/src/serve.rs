@@ -3,8 +3,10 @@
 use crate::app::App;
 use crate::clock::Clock;
 use crate::core::{self, Core};
+use crate::forges::Connections;
 use crate::http::people;
 use crate::keys::Keys;
+use crate::sealed::Sealed;
 use crate::{collector, effect, http, reader};
 use forgeyard_api::people::TokenRequest;
 use forgeyard_blobs::BlobStore;
@@ -46,6 +48,8 @@ pub struct Options {
     /// A second place to listen on, without TLS, for services on the same host: a certificate names the farm as the
     /// world knows it, and never the loopback address.
     pub local: Option<TcpListener>,
+    /// Connections to forges.
+    pub forges: Connections,
     /// What webhook bodies are signed with.
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
@@ -70,6 +74,9 @@ pub enum Error {
     /// The key files.
     #[error("the keys")]
     Keys(#[from] crate::keys::KeyError),
+    /// The folder of sealed configurations.
+    #[error("the folder of runner configurations")]
+    Sealed(#[source] std::io::Error),
     /// TLS files.
     #[error("TLS files {certificate} and {key}")]
     Tls {
@@ -119,6 +126,7 @@ impl Running {
 pub async fn start(options: Options, stop: CancellationToken) -> Result<Running, Error> {
     let address = options.listener.local_addr().map_err(Error::Http)?;
     let keys = Arc::new(Keys::open(&options.data)?);
+    let sealed = Sealed::open(&options.data).map_err(Error::Sealed)?;
     let holder = format!("{address} pid {}", std::process::id());
     let epoch = take_epoch(&options.store, &holder, &stop).await?;
     let (core, decided) =
@@ -131,6 +139,8 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         store: Arc::clone(&options.store),
         blobs: options.blobs,
         git: GitSource::new(options.data.join("sources")),
+        forges: options.forges,
+        sealed,
         keys,
         clock: options.clock,
         webhook_secret: options.webhook_secret,
@@ -141,6 +151,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         stop: stop.clone(),
     };
     let first_start = admin(&app).await?;
+    effect::sweep_sealed(&app);
     tokio::spawn(effect::run(app.clone(), stop.clone()));
     tokio::spawn(reader::run(app.clone(), stop.clone()));
     tokio::spawn(collector::run(app.clone(), stop.clone()));

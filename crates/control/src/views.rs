@@ -8,7 +8,7 @@ use forgeyard_engine::Farm;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::job::{Job, JobKind};
-use forgeyard_model::{ArtifactId, Explanation, JobId, PipelineId, Timestamp, deadline};
+use forgeyard_model::{ArtifactId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
 use std::collections::BTreeMap;
 
 fn in_order(jobs: &mut [Job]) {
@@ -16,6 +16,7 @@ fn in_order(jobs: &mut [Job]) {
         JobKind::Plan => 0,
         JobKind::Build => 1,
         JobKind::Test => 2,
+        JobKind::Runner => 3,
     };
     jobs.sort_by(|a, b| (stage(a.kind), &a.key).cmp(&(stage(b.kind), &b.key)));
 }
@@ -40,16 +41,16 @@ pub async fn job(app: &App, id: JobId) -> Result<JobView, HttpError> {
     let mut view = {
         let farm = app.core.read();
         let job = farm.jobs.get(&id).cloned().ok_or_else(|| error::missing("job", id))?;
-        let pipeline = farm.pipelines.get(&job.pipeline).cloned();
-        let pipeline = pipeline.ok_or_else(|| error::missing("pipeline", job.pipeline))?;
+        let pipeline = job.owner.pipeline().and_then(|id| farm.pipelines.get(&id)).cloned();
+        let demand = job.owner.demand().and_then(|id| farm.demands.get(&id)).cloned();
         let attempts: Vec<Attempt> = farm.attempts_of(id).into_iter().cloned().collect();
         let runners =
             attempts.iter().filter_map(|attempt| farm.runners.get(&attempt.runner)).cloned().collect();
         let leases =
             attempts.iter().filter_map(|attempt| farm.leases.get(&attempt.lease?)).cloned().collect();
-        let artifacts =
-            farm.artifacts_of(job.pipeline).filter(|artifact| artifact.job == Some(id)).cloned().collect();
-        JobView { job, pipeline, attempts, runners, leases, artifacts, events: Vec::new() }
+        let of = |pipeline| farm.artifacts_of(pipeline).filter(|artifact| artifact.job == Some(id)).cloned();
+        let artifacts = job.owner.pipeline().into_iter().flat_map(of).collect();
+        JobView { job, pipeline, demand, attempts, runners, leases, artifacts, events: Vec::new() }
     };
     let query = EventQuery { subject: Some(id.to_string()), before: None, limit: 100 };
     view.events = app.store.events(query).await.map_err(|error| error::database(&error))?;
@@ -60,7 +61,13 @@ pub async fn job(app: &App, id: JobId) -> Result<JobView, HttpError> {
 pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
     let job = farm.jobs.get(&id).ok_or_else(|| error::missing("job", id))?;
     let answer = forgeyard_engine::why::why(farm, job);
-    let allowed_by = farm.pipelines.get(&job.pipeline).map(|pipeline| pipeline.allowed_by.clone());
+    let allowed_by = match job.owner {
+        Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.allowed_by.clone()),
+        Owner::Demand(id) => {
+            let admission = farm.demands.get(&id).and_then(|demand| demand.admission.as_ref());
+            admission.map(|admission| admission.by.clone())
+        }
+    };
     Ok(Why {
         state: job.state.name().to_owned(),
         reason: answer.reason,

@@ -65,7 +65,7 @@ async fn newer_database_is_refused_with_both_versions() {
     for TestPools { pools, .. } in both().await {
         migrate(&pools).await.unwrap();
         let error = migrate_with(&pools, &MIGRATIONS[..10]).await.unwrap_err();
-        assert!(matches!(error, Error::Newer { found: 14, known: 10 }), "{error:?}");
+        assert!(matches!(error, Error::Newer { found: 15, known: 10 }), "{error:?}");
         assert!(error.to_string().contains("newer program"), "{error}");
     }
 }
@@ -88,11 +88,47 @@ async fn step_that_fails_leaves_the_version_before() {
         migrate(&pools).await.unwrap();
         let before = schema(&pools).await;
         let text = "create table half (key text); select nothing from nowhere";
-        let bad = Migration { number: 15, name: "0015_bad", sqlite: text, postgres: text };
+        let bad = Migration { number: 16, name: "0016_bad", sqlite: text, postgres: text };
         let steps: Vec<Migration> = MIGRATIONS.iter().copied().chain([bad]).collect();
         migrate_with(&pools, &steps).await.unwrap_err();
         assert_eq!(schema(&pools).await, before);
         migrate(&pools).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn jobs_that_exist_keep_their_pipeline_and_their_attempts_when_jobs_may_belong_to_demands() {
+    for TestPools { pools, .. } in both().await {
+        migrate_with(&pools, &MIGRATIONS[..14]).await.unwrap();
+        let mut link = pools.write("test").await.unwrap();
+        let rows = "insert into site (key, generation, v, data, updated_at, name) values ('s', 1, 1, '{}', 0, 's'); \
+             insert into pipeline (key, generation, v, data, updated_at, delivery, state) \
+             values ('p', 1, 1, '{}', 0, 'd', 'running'); \
+             insert into job (key, generation, v, data, updated_at, pipeline, name, state) \
+             values ('j', 7, 1, '{}', 9, 'p', 'plan', 'running'), ('k', 2, 1, '{}', 9, 'p', 'build/a', 'held'); \
+             insert into runner (key, generation, v, data, updated_at, site, attempt, state) \
+             values ('r', 1, 1, '{}', 0, 's', 'a', 'busy'), ('q', 1, 1, '{}', 0, 's', 'b', 'deleted'); \
+             insert into attempt (key, generation, v, data, updated_at, job, pipeline, fence, runner, state, ended_at) \
+             values ('b', 1, 1, '{}', 0, 'j', 'p', 1, 'q', 'ended', 5), ('a', 1, 1, '{}', 0, 'j', 'p', 2, 'r', 'running', null)";
+        link.script("test", rows.to_owned()).await.unwrap();
+        link.commit("test").await.unwrap();
+        migrate(&pools).await.unwrap();
+        let mut link = pools.read("test").await.unwrap();
+        let sql = "select attempt.key || ' ' || attempt.owner || ' ' || job.key || ' ' || job.pipeline || ' ' || job.name \
+                   from attempt join job on job.key = attempt.job where job.demand is null order by attempt.fence";
+        let found = link.fetch("test", sql.to_owned(), Vec::new()).await.unwrap();
+        let lines: Vec<String> = found.iter().map(|row| row.text(0).unwrap()).collect();
+        assert_eq!(lines, ["b p j p plan", "a p j p plan"]);
+        drop(link);
+        // A job without an owner, or with two, cannot be.
+        for (pipeline, demand) in [("null", "null"), ("'p'", "'x'")] {
+            let mut link = pools.write("test").await.unwrap();
+            let sql = format!(
+                "insert into job (key, generation, v, data, updated_at, pipeline, demand, name, state) \
+                 values ('z', 1, 1, '{{}}', 0, {pipeline}, {demand}, 'n', 'held')"
+            );
+            link.script("test", sql).await.unwrap_err();
+        }
     }
 }
 

@@ -320,8 +320,12 @@ impl State {
             }
         };
         let ended = ["pipeline", "demand"];
-        let mut owners: BTreeSet<String> =
-            ended.into_iter().flat_map(|kind| self.of_kind(kind)).filter(|row| lately(row)).map(Row::key).collect();
+        let mut owners: BTreeSet<String> = ended
+            .into_iter()
+            .flat_map(|kind| self.of_kind(kind))
+            .filter(|row| lately(row))
+            .map(Row::key)
+            .collect();
         for kind in ["job", "attempt", "environment", "runner", "lease", "effect"] {
             owners.extend(self.of_kind(kind).filter(|row| open(row)).filter_map(parent));
         }

@@ -350,7 +350,7 @@ impl<'a> Tx<'a> {
         demand.state = to;
         let note = demand.reason().map(|reason| reason.message.clone()).or_else(|| match &demand.state {
             DemandState::Running => demand.taken_by.as_ref().map(|taker| taker.name.clone()),
-            DemandState::Ended { conclusion } => Some(conclusion.clone()),
+            DemandState::Ended => demand.conclusion.clone(),
             _ => None,
         });
         self.event(event.name(), demand.id, Some(from), demand.state.name(), note);

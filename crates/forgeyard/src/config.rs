@@ -159,6 +159,7 @@ impl FileConfig {
                 image: images.first().map_or_else(|| name("host"), |image| Ok(image.name.clone()))?,
                 isolation: Isolation::SharedKernel,
                 max: 8,
+                runners: None,
             }],
         };
         let use_flavors = match &self.use_flavors {

@@ -82,7 +82,7 @@ pub fn demand(state: &DemandState) -> Option<Duration> {
         DemandState::Held { .. } => seconds(6 * HOUR),
         DemandState::Wanted | DemandState::Launching => seconds(HOUR),
         DemandState::Running => seconds(6 * HOUR),
-        DemandState::Refused { .. } | DemandState::Ended { .. } | DemandState::Withdrawn { .. } => None,
+        DemandState::Refused { .. } | DemandState::Ended | DemandState::Withdrawn { .. } => None,
     }
 }
 

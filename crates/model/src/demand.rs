@@ -221,11 +221,8 @@ pub enum DemandState {
     Launching,
     /// A runner has it.
     Running,
-    /// The forge says that it is over, and it had a runner.
-    Ended {
-        /// The forge's own word.
-        conclusion: String,
-    },
+    /// The forge says that it is over, and it had a runner; how, is in [`Demand::conclusion`].
+    Ended,
     /// It went away before a runner had it.
     Withdrawn {
         /// Why.
@@ -248,14 +245,14 @@ impl DemandState {
             DemandState::Wanted => "wanted",
             DemandState::Launching => "launching",
             DemandState::Running => "running",
-            DemandState::Ended { .. } => "ended",
+            DemandState::Ended => "ended",
             DemandState::Withdrawn { .. } => "withdrawn",
         }
     }
 
     /// Whether it is over.
     pub const fn ended(&self) -> bool {
-        matches!(self, DemandState::Ended { .. } | DemandState::Withdrawn { .. })
+        matches!(self, DemandState::Ended | DemandState::Withdrawn { .. })
     }
 
     /// Whether a runner is owed to it.

@@ -46,6 +46,7 @@ pub fn config() -> FarmConfig {
             image: name("host"),
             isolation: Isolation::SharedKernel,
             max: 8,
+            runners: None,
         }],
         flavors: vec![flavor("cpu", false), flavor("gpu", true)],
         images: vec![Image { name: name("host"), root: ImageRoot::Host { allow: Vec::new() } }],

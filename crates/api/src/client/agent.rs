@@ -4,10 +4,14 @@
 //! Nothing is retried here: the caller knows what may wait and what must stop.
 
 use super::http::{self, ClientError, HttpOptions};
-use crate::agent::{self, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed};
+use crate::agent::{
+    self, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed, RunnerConfig, RunnerConfigRequest,
+    RunnerTook,
+};
 use crate::error::{ApiError, ErrorKind};
 use bytes::Bytes;
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
+use forgeyard_model::registration::TakenAnswer;
 use forgeyard_model::verdict::ExitFacts;
 use forgeyard_model::{AttemptId, Digest, Secret};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
@@ -18,6 +22,9 @@ pub const FENCE: &str = "forgeyard-fence";
 
 /// Time that one call with a large body may take; a broken transfer is taken up again, so this is only a stop.
 const TRANSFER: Duration = Duration::from_secs(3600);
+
+/// What a call that waits at the farm may take beyond its wait.
+const POLL_MARGIN: Duration = Duration::from_secs(15);
 
 /// Who calls: the attempt, its fence and the session token.
 #[derive(Debug, Clone)]
@@ -109,6 +116,31 @@ impl AgentClient {
             .timeout(TRANSFER)
             .body(reqwest::Body::wrap_stream(stream));
         http::json(call, builder).await
+    }
+
+    /// Asks for the configuration of the forge's runner program, and waits for it at the farm. See
+    /// [`RunnerConfigRequest`] for what the errors mean.
+    pub async fn runner_config(
+        &self,
+        session: &Session,
+        wait_seconds: u64,
+    ) -> Result<RunnerConfig, ClientError> {
+        let (call, builder) = self.call(session, Method::POST, agent::RUNNER_CONFIG);
+        let body = RunnerConfigRequest { fence: session.fence, wait_seconds };
+        let wait = Duration::from_secs(wait_seconds).saturating_add(POLL_MARGIN);
+        http::json(call, builder.timeout(wait).json(&body)).await
+    }
+
+    /// Says which job the runner really took, and learns whether it may run. The fence is that of the session.
+    pub async fn runner_took(
+        &self,
+        session: &Session,
+        took: &RunnerTook,
+    ) -> Result<TakenAnswer, ClientError> {
+        let (call, builder) = self.call(session, Method::POST, agent::RUNNER_TOOK);
+        let body = RunnerTook { fence: session.fence, ..took.clone() };
+        let wait = Duration::from_secs(took.wait_seconds).saturating_add(POLL_MARGIN);
+        http::json(call, builder.timeout(wait).json(&body)).await
     }
 
     /// Reports the end of the attempt.

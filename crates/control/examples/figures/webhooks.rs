@@ -130,7 +130,9 @@ fn watch(plane: &Plane) -> Seen {
             let one = key.and_then(|key| farm.runners.get(&key.parse().ok()?));
             let note = |runner: &forgeyard_model::runner::Runner| {
                 let attempt = farm.attempts.get(&runner.attempt);
-                if let Some(pipeline) = attempt.and_then(|attempt| farm.pipelines.get(&attempt.pipeline)) {
+                if let Some(pipeline) =
+                    attempt.and_then(|attempt| farm.pipelines.get(&attempt.owner.pipeline()?))
+                {
                     noted.lock().unwrap().entry(pipeline.delivery.clone()).or_insert(now);
                 }
             };

@@ -16,15 +16,25 @@ use maud::{Markup, html};
 pub fn job(shell: &Shell, view: &JobView, why: &Why, log: &LogWindow, names: &Names) -> Markup {
     let job = &view.job;
     let running = !job.state.ended();
-    let pipeline_name =
-        format!("{} · {}", view.pipeline.event.repository.name, words::trigger(&view.pipeline.event));
+    let pipeline = view.pipeline.as_ref();
+    let owner_name = match (pipeline, &view.demand) {
+        (Some(pipeline), _) => {
+            format!("{} · {}", pipeline.event.repository.name, words::trigger(&pipeline.event))
+        }
+        (None, Some(demand)) => {
+            format!("{} · job {} of {}", demand.repository.name, demand.job, demand.repository.forge)
+        }
+        (None, None) => "no longer known".to_owned(),
+    };
+    let owner_page =
+        pipeline.map_or_else(|| routes::PIPELINES.to_owned(), |pipeline| routes::pipeline(pipeline.id));
     page(
         shell,
         Tab::Pipelines,
         &job.key,
         &html! {
-            (blocks::crumbs(&[("Pipelines", routes::PIPELINES), (&pipeline_name, &routes::pipeline(view.pipeline.id))]))
-            div #live data-live=[running.then(|| routes::live(view.pipeline.id))]
+            (blocks::crumbs(&[("Pipelines", routes::PIPELINES), (&owner_name, &owner_page)]))
+            div #live data-live=[pipeline.filter(|_| running).map(|pipeline| routes::live(pipeline.id))]
                 data-fragment=(routes::job_fragment(job.id)) {
                 (fragment(shell, view, why, names))
             }
@@ -68,6 +78,7 @@ fn about(job: &Job) -> Markup {
                 @if job.outputs.is_empty() { "packages" } @else { (job.outputs.join(", ")) }
                 ". No tests run and no GPU is held while it compiles."
             }
+            JobKind::Runner => { "Brings a runner to one job of a forge." }
             JobKind::Test => {
                 "Tests "
                 @match &job.test { Some(test) => { (test.output) } None => { "a package" } }
@@ -76,6 +87,7 @@ fn about(job: &Job) -> Markup {
                     " Here because: " (selection.reason) "."
                 }
             }
+            JobKind::Runner => { "A runner of a forge: it takes one job of that forge, and is gone." }
         }
     }
 }
@@ -123,6 +135,8 @@ fn buttons(shell: &Shell, job: &Job) -> Markup {
             (JobState::Ended { .. }, JobKind::Plan | JobKind::Build) => {
                 (blocks::action(shell, Role::Maintainer, &routes::job_rerun(job.id), "Rerun", ButtonKind::Primary, &[]))
             }
+            // The forge runs its jobs again, not this farm.
+            (JobState::Ended { .. }, JobKind::Runner) => {}
             _ if job.cancel_requested_at.is_some() => {
                 button.danger type="button" disabled { "Stopping…" }
             }

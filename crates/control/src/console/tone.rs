@@ -174,6 +174,7 @@ pub const fn runner(state: &RunnerState) -> Word {
         RunnerState::Ready => word(Tone::Active, "ready"),
         RunnerState::Registered => word(Tone::Active, "registered"),
         RunnerState::Busy => word(Tone::Active, "busy"),
+        RunnerState::Leaving => word(Tone::Active, "leaving"),
         RunnerState::Draining => word(Tone::Active, "draining"),
         RunnerState::Deleting => word(Tone::Active, "deleting"),
         RunnerState::Deleted => word(Tone::Idle, "deleted"),

@@ -3,6 +3,7 @@
 //! Each effect is idempotent by its id. It comes back as an input, in the same way as everything else: done, refused
 //! for good, or troubled and to be tried again after a pause that the engine chooses.
 
+mod forge;
 mod inspect;
 mod plan;
 mod promote;
@@ -10,21 +11,31 @@ mod source;
 
 use crate::app::App;
 use crate::core::farm;
+use forgeyard_model::attempt::AttemptState;
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::input::Input;
-use forgeyard_model::{EffectId, Explanation};
-use std::collections::BTreeSet;
+use forgeyard_model::{EffectId, Explanation, Timestamp};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Effects at once.
+/// Effects of this machine at once.
 const AT_ONCE: usize = 4;
+/// Effects at forges at once: they wait for answers, and one forge that is slow must not hold up another.
+const FORGES_AT_ONCE: usize = 32;
 
 /// Why an effect did not come out.
 pub(crate) enum Trouble {
     /// Trying again may help.
     Again(String),
+    /// A limit of a forge: trying again helps, but not before that time.
+    Limited {
+        /// What happened.
+        text: String,
+        /// When it may be tried again.
+        until: Timestamp,
+    },
     /// It never will.
     Never(Explanation),
 }
@@ -37,23 +48,26 @@ impl From<forgeyard_blobs::Error> for Trouble {
 
 /// Does effects until told to stop.
 pub async fn run(app: App, stop: CancellationToken) {
-    let mut at_work: BTreeSet<EffectId> = BTreeSet::new();
-    let mut tasks: JoinSet<EffectId> = JoinSet::new();
+    let mut at_work: BTreeMap<EffectId, bool> = BTreeMap::new();
+    let mut limited: BTreeMap<EffectId, Timestamp> = BTreeMap::new();
+    let mut tasks: JoinSet<(EffectId, Option<Timestamp>)> = JoinSet::new();
     let mut version = app.core.version();
     loop {
         version.borrow_and_update();
-        for (id, effect) in due(&app, &at_work, AT_ONCE.saturating_sub(at_work.len())) {
-            at_work.insert(id);
+        let now = app.clock.now();
+        limited.retain(|_, until| *until > now);
+        for (id, effect) in due(&app, &at_work, &limited) {
+            at_work.insert(id, effect.demand().is_some());
             let app = app.clone();
-            tasks.spawn(async move {
-                settle(&app, id, effect).await;
-                id
-            });
+            tasks.spawn(async move { (id, settle(&app, id, effect).await) });
         }
         tokio::select! {
             () = stop.cancelled() => return,
             Some(done) = tasks.join_next() => match done {
-                Ok(id) => { at_work.remove(&id); }
+                Ok((id, until)) => {
+                    at_work.remove(&id);
+                    limited.extend(until.map(|until| (id, until)));
+                }
                 Err(error) => {
                     // A panic in one effect must not stop the others; its own turn comes again.
                     tracing::error!(%error, "an effect ended badly");
@@ -67,27 +81,42 @@ pub async fn run(app: App, stop: CancellationToken) {
     }
 }
 
-fn due(app: &App, at_work: &BTreeSet<EffectId>, room: usize) -> Vec<(EffectId, Effect)> {
+fn due(
+    app: &App,
+    at_work: &BTreeMap<EffectId, bool>,
+    limited: &BTreeMap<EffectId, Timestamp>,
+) -> Vec<(EffectId, Effect)> {
     let now = app.clock.now();
+    let forges = at_work.values().filter(|forge| **forge).count();
+    let mut room = [AT_ONCE.saturating_sub(at_work.len() - forges), FORGES_AT_ONCE.saturating_sub(forges)];
     let farm = app.core.read();
     let pending = farm.index.outbox.iter().filter_map(|id| farm.effects.get(id));
     pending
-        .filter(|effect| effect.not_before <= now && !at_work.contains(&effect.id))
+        .filter(|effect| effect.not_before <= now && !at_work.contains_key(&effect.id))
+        .filter(|effect| !limited.contains_key(&effect.id))
         // Environments are made by their own service, which fetches the work itself.
         .filter(|effect| !matches!(effect.effect, Effect::MakeEnvironment { .. }))
-        .take(room)
+        .filter(|effect| {
+            let room = &mut room[usize::from(effect.effect.demand().is_some())];
+            let fits = *room > 0;
+            *room = room.saturating_sub(1);
+            fits
+        })
         .map(|effect| (effect.id, effect.effect.clone()))
         .collect()
 }
 
-async fn settle(app: &App, id: EffectId, effect: Effect) {
+/// Does one effect. Answers until when it must rest, when a limit says so.
+async fn settle(app: &App, id: EffectId, effect: Effect) -> Option<Timestamp> {
     let outcome = match effect {
         Effect::FetchSource { pipeline } => source::fetch(app, pipeline).await,
         Effect::ReadPlan { artifact, .. } => plan::read(app, artifact).await,
         Effect::InspectPackage { artifact, .. } => inspect::inspect(app, artifact).await,
         Effect::Promote { pipeline, channel } => promote::promote(app, pipeline, &channel).await,
-        Effect::MakeEnvironment { .. } => return,
+        Effect::MakeEnvironment { .. } => return None,
+        effect => forge::run(app, effect).await,
     };
+    let mut rest = None;
     let input = match outcome {
         Ok(result) => Input::EffectSettled { effect: id, result: Box::new(result) },
         Err(Trouble::Never(reason)) => {
@@ -98,11 +127,30 @@ async fn settle(app: &App, id: EffectId, effect: Effect) {
             tracing::warn!(effect = %id, %trouble, "an effect did not come out");
             Input::EffectTroubled { effect: id, trouble }
         }
+        Err(Trouble::Limited { text, until }) => {
+            tracing::info!(effect = %id, %text, "a limit of a forge holds an effect");
+            rest = Some(until);
+            Input::EffectTroubled { effect: id, trouble: text }
+        }
     };
     if let Err(error) = app.core.give(input, farm()).await {
         // It stays in the outbox; without the pause a farm whose database is away would spin.
         tracing::warn!(effect = %id, %error, "the result of an effect was not taken");
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    rest
+}
+
+/// Removes sealed configurations that nobody waits for: those of machines that are gone, or that use theirs already.
+pub(crate) fn sweep_sealed(app: &App) {
+    let farm = app.core.read();
+    let swept = app.sealed.sweep(|id| {
+        let Some(runner) = farm.runners.get(&id) else { return false };
+        let attempt = farm.attempts.get(&runner.attempt);
+        attempt.is_some_and(|attempt| matches!(attempt.state, AttemptState::Placed | AttemptState::Starting))
+    });
+    if let Err(error) = swept {
+        tracing::warn!(%error, "sealed configurations could not be swept");
     }
 }
 

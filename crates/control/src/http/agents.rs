@@ -1,5 +1,7 @@
 //! `/agent/v1`: one attempt, one agent. Everything but redeeming needs the session token of exactly this attempt.
 
+mod runners;
+
 use super::Routes;
 use super::error::{self, HttpError, invalid};
 use super::{range, upload};
@@ -18,10 +20,10 @@ use forgeyard_api::agent::{self, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, 
 use forgeyard_api::error::ErrorKind;
 use forgeyard_engine::spec;
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
-use forgeyard_model::attempt::{Attempt, TokenState};
+use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::principal::{Principal, PrincipalKind};
-use forgeyard_model::{AttemptId, Digest, Id};
+use forgeyard_model::{AttemptId, Digest, Id, Owner};
 use serde::Deserialize;
 
 /// How often an agent speaks, in seconds.
@@ -40,6 +42,8 @@ pub fn routes() -> Routes {
         .route(agent::BLOB, routing::get(blob))
         .route(agent::ARTIFACT, routing::put(artifact).layer(axum::extract::DefaultBodyLimit::disable()))
         .route(agent::FINISH, routing::post(finish))
+        .route(agent::RUNNER_CONFIG, routing::post(runners::config))
+        .route(agent::RUNNER_TOOK, routing::post(runners::took))
 }
 
 fn principal(attempt: &Attempt) -> Principal {
@@ -122,9 +126,18 @@ async fn redeem(State(app): State<App>, Json(request): Json<Redeem>) -> Result<J
     let attempt = farm.attempts.get(&id).ok_or_else(wrong)?;
     let job = farm.jobs.get(&attempt.job).ok_or_else(wrong)?;
     let runner = farm.runners.get(&attempt.runner).ok_or_else(wrong)?;
-    let lane = farm.pipelines.get(&attempt.pipeline).ok_or_else(wrong)?.lane;
+    let lane = match attempt.owner {
+        Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.lane),
+        Owner::Demand(id) => {
+            let admission = farm.demands.get(&id).and_then(|demand| demand.admission.as_ref());
+            admission.map(|admission| admission.lane)
+        }
+    }
+    .ok_or_else(wrong)?;
     let mut job_spec = job.spec.clone().ok_or_else(wrong)?;
-    job_spec.files.extend(spec::step_files());
+    if job_spec.forge_runner.is_none() {
+        job_spec.files.extend(spec::step_files());
+    }
     let lease = attempt.lease.and_then(|lease| farm.leases.get(&lease));
     let devices = lease.into_iter().flat_map(|lease| &lease.devices);
     Ok(Json(Redeemed {
@@ -146,6 +159,10 @@ async fn heartbeat(
     Agent(attempt): Agent,
     Json(beat): Json<Heartbeat>,
 ) -> Result<Json<HeartbeatAnswer>, HttpError> {
+    // The runner program is about to use its configuration, which is good for nothing else then.
+    if beat.step.is_some() && attempt.state != AttemptState::Running && attempt.owner.demand().is_some() {
+        runners::unseal(&app, &attempt)?;
+    }
     let input = Input::AgentHeard { attempt: attempt.id, fence: beat.fence, step: beat.step };
     match app.core.give(input, principal(&attempt)).await? {
         Reply::Agent { cancel } => Ok(Json(HeartbeatAnswer { cancel })),

@@ -104,7 +104,7 @@ fn job_of(
     let file_name = format!("{output}-2.4.1-h5f1c0d_0.conda");
     Job {
         id: JobId::derive(pipeline.id, key),
-        pipeline: pipeline.id,
+        owner: pipeline.id.into(),
         key: key.to_owned(),
         kind,
         spec: Some(JobSpec {
@@ -122,6 +122,8 @@ fn job_of(
             outputs: Vec::new(),
             env: [].into(),
             subject: (kind == JobKind::Test).then(|| Subject { digest: digest(&file_name), file_name }),
+            pools: Vec::new(),
+            forge_runner: None,
         }),
         outputs: if kind == JobKind::Build { vec![output.clone()] } else { Vec::new() },
         test: (kind == JobKind::Test).then(|| TestDetail {
@@ -169,7 +171,7 @@ pub fn attempt_of(
     Attempt {
         id: attempt,
         job: job.id,
-        pipeline: pipeline.id,
+        owner: pipeline.id.into(),
         fence: 1,
         runner: RunnerId::derive(attempt, "runner"),
         site: site_id(1),
@@ -301,7 +303,7 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
                 JobKind::Build => {
                     (ArtifactKind::CondaPackage, format!("{}-2.4.1-h5f1c0d_0.conda", job.outputs[0]))
                 }
-                JobKind::Test => return None,
+                JobKind::Test | JobKind::Runner => return None,
             };
             Some(Artifact {
                 id: ArtifactId::derive(attempt.id, &file),

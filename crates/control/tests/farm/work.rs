@@ -73,6 +73,7 @@ pub fn runner_of(attempt: &Attempt, state: RunnerState) -> Runner {
         seen_at: attempt.started_at,
         unwanted_from: 0,
         attempt: attempt.id,
+        registration: None,
         state,
         requested_at: attempt.placed_at,
         ready_at: attempt.started_at,
@@ -88,7 +89,8 @@ pub fn job_view(view: &PipelineView, key: &str) -> JobView {
     let attempts: Vec<Attempt> =
         view.attempts.iter().filter(|attempt| attempt.job == job.id).cloned().collect();
     JobView {
-        pipeline: view.pipeline.clone(),
+        pipeline: Some(view.pipeline.clone()),
+        demand: None,
         runners: attempts
             .iter()
             .map(|attempt| {

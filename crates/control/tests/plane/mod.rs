@@ -25,6 +25,7 @@ use forgeyard_blobs::BlobStore;
 use forgeyard_blobs::DiskStore;
 use forgeyard_control::app::App;
 use forgeyard_control::clock::Clock;
+use forgeyard_control::forges::Connections;
 use forgeyard_control::serve::{self, Options};
 use forgeyard_db::Store;
 use forgeyard_formats::webhook::{self, compose::Signed};
@@ -53,6 +54,8 @@ pub struct Setup {
     pub store: Option<Arc<dyn Store>>,
     pub blobs: Option<Arc<dyn BlobStore>>,
     pub address: SocketAddr,
+    pub forges: Connections,
+    pub clock: Clock,
 }
 
 impl Setup {
@@ -64,6 +67,8 @@ impl Setup {
             store: None,
             blobs: None,
             address: "127.0.0.1:0".parse().unwrap(),
+            forges: Connections::default(),
+            clock: Clock::system(),
         }
     }
 
@@ -124,9 +129,10 @@ impl Setup {
             public_url: url.clone(),
             tls: None,
             local: None,
+            forges: self.forges.clone(),
             webhook_secret: Some(webhook_secret()),
             artifact_limit: 8 << 20,
-            clock: Clock::system(),
+            clock: self.clock.clone(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };
         let running = serve::start(options, stop.clone()).await.unwrap();

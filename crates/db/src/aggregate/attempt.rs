@@ -10,14 +10,7 @@ use serde_json::Value;
 impl Aggregate for Attempt {
     const TABLE: Table = Table {
         kind: "attempt",
-        columns: &[
-            text("job"),
-            text("owner"),
-            int("fence"),
-            text("runner"),
-            text("state"),
-            int("ended_at"),
-        ],
+        columns: &[text("job"), text("owner"), int("fence"), text("runner"), text("state"), int("ended_at")],
         uniques: &[
             Unique { name: "attempt_one_live_per_job", columns: &["job"], live_only: true },
             Unique { name: "attempt_job_fence_unique", columns: &["job", "fence"], live_only: false },

@@ -32,7 +32,13 @@ impl Aggregate for PendingEffect {
             | Effect::MintRunner { .. }
             | Effect::Deregister { .. } => {}
         }
-        vec![maybe(pipeline), maybe(job), maybe(environment), maybe(self.effect.demand()), time(self.ended_at())]
+        vec![
+            maybe(pipeline),
+            maybe(job),
+            maybe(environment),
+            maybe(self.effect.demand()),
+            time(self.ended_at()),
+        ]
     }
 
     fn ended_at(&self) -> Option<Timestamp> {

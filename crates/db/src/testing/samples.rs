@@ -6,15 +6,19 @@ use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::channel::{Channel, ChannelEntry};
 use forgeyard_model::commit::{Commit, EventRecord, Row, UsageFact};
 use forgeyard_model::delivery::{Delivery, DeliveryState};
+use forgeyard_model::demand::{
+    Admission, Demand, DemandState, ForgeRank, RunFacts, ScaleSetRequest, Sighting, Source, Taker, Vouch,
+};
 use forgeyard_model::device::{Device, DeviceFacts, DeviceState};
 use forgeyard_model::effect::{Effect, PendingEffect};
 use forgeyard_model::environment::{Environment, EnvironmentState, LockedPackage, ProofRun};
 use forgeyard_model::forge::{ForgeEvent, Person, Repository, Trigger};
 use forgeyard_model::input::{Input, JournalEntry};
-use forgeyard_model::job::{Hold, Job, JobKind, JobSpec, JobState, Step};
+use forgeyard_model::job::{ForgeRunner, Hold, Job, JobKind, JobSpec, JobState, Step};
 use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
 use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
+use forgeyard_model::registration::{Registration, RegistrationState, Taken, TakenAnswer, TakenJob};
 use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot, Isolation};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::{HostFacts, Site};
@@ -294,7 +298,7 @@ impl Samples {
                 number,
                 vec![ForgeRank::Waiting, ForgeRank::Queued, ForgeRank::InProgress, ForgeRank::Completed],
             ),
-            conclusion: None,
+            conclusion: number.is_multiple_of(2).then(|| "success".to_owned()),
             seen: BTreeMap::from([(source, sighting)]),
             facts: number.is_multiple_of(2).then(|| RunFacts {
                 event: "pull_request".to_owned(),
@@ -712,7 +716,7 @@ impl Samples {
                 DemandState::Wanted,
                 DemandState::Launching,
                 DemandState::Running,
-                DemandState::Ended { conclusion: "success".to_owned() },
+                DemandState::Ended,
                 DemandState::Withdrawn { reason: reason("demand.canceled") },
             ],
         );

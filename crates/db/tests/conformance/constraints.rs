@@ -185,8 +185,33 @@ async fn names_are_unique_where_they_name_one_thing(
     // In another pipeline the same name is another job.
     let delivery = farm.samples.delivery();
     let pipeline = farm.samples.pipeline(&delivery);
-    job.pipeline = pipeline.id;
-    farm.write(vec![delivery.into(), pipeline.into(), job.into()]).await.unwrap();
+    job.owner = pipeline.id.into();
+    farm.write(vec![delivery.into(), pipeline.into(), job.clone().into()]).await.unwrap();
+
+    // And so it is for a demand.
+    let demand = farm.samples.demand();
+    let mut launch = farm.samples.job_of(demand.id);
+    launch.key = job.key;
+    farm.write(vec![demand.clone().into(), launch.clone().into()]).await.unwrap();
+    let mut second = farm.samples.job_of(demand.id);
+    second.key = launch.key;
+    assert_eq!(constraint(&farm.refused(vec![second.into()]).await), "job_demand_name_unique");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_job_of_a_forge_is_one_demand_whoever_reports_it(
+    #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
+) {
+    let Some(mut farm) = Farm::open(backend).await else { return };
+    let demand = farm.samples.demand();
+    farm.write(vec![demand.clone().into()]).await.unwrap();
+    let mut again = farm.samples.demand();
+    again.job = demand.job;
+    assert_eq!(constraint(&farm.refused(vec![again.clone().into()]).await), "demand_job_unique");
+    // The same number at another forge is another job.
+    again.repository.forge = "codeberg".parse().unwrap();
+    farm.write(vec![again.into()]).await.unwrap();
 }
 
 #[rstest]
@@ -204,6 +229,8 @@ async fn what_is_referred_to_exists(
 
     let device = farm.samples.device(&nowhere);
     let job = farm.samples.job(&nothing);
+    let no_demand = farm.samples.demand();
+    let launch = farm.samples.job_of(no_demand.id);
     let artifact = farm.samples.artifact(&nothing);
     let environment = farm.samples.environment(&nothing, "x");
     let runner = farm.samples.runner(&nowhere, attempt.id);
@@ -214,6 +241,7 @@ async fn what_is_referred_to_exists(
     let cases: Vec<(&str, Vec<Row>)> = vec![
         ("device_site_exists", vec![device.into()]),
         ("job_pipeline_exists", vec![job.into()]),
+        ("job_demand_exists", vec![launch.into()]),
         ("artifact_pipeline_exists", vec![artifact.into()]),
         ("environment_pipeline_exists", vec![environment.into()]),
         ("runner_site_exists", vec![runner.into()]),

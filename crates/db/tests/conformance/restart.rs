@@ -2,10 +2,12 @@
 
 use crate::support::{Backend, Farm, everything, next, sorted};
 use forgeyard_db::EventQuery;
+use forgeyard_db::testing::samples::Samples;
 use forgeyard_model::attempt::{Attempt, AttemptState};
 use forgeyard_model::commit::Row;
 use forgeyard_model::delivery::DeliveryState;
-use forgeyard_model::effect::Effect;
+use forgeyard_model::demand::{Demand, DemandState};
+use forgeyard_model::effect::{Effect, PendingEffect};
 use forgeyard_model::environment::EnvironmentState;
 use forgeyard_model::job::{Job, JobState};
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
@@ -169,4 +171,80 @@ async fn restart_loads_what_lives_with_all_that_belongs_to_it(
         assert_eq!(kinds(&loaded), BTreeSet::from(["site", "device", "environment"]));
     }
     assert!(everything(&*farm.store).await.iter().any(|row| row.key() == effect.to_string()));
+}
+
+#[rstest]
+#[tokio::test]
+async fn restart_loads_demand_that_is_not_over_with_its_launches_and_what_is_asked_of_its_forge(
+    #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
+) {
+    let Some(mut farm) = Farm::open(backend).await else { return };
+    let samples = &mut farm.samples;
+    let site = samples.site();
+    let mut demand = samples.demand();
+    demand.state = DemandState::Ended;
+    let mut launch = samples.job_of(demand.id);
+    launch.state = JobState::Ended { outcome: Outcome::Succeeded };
+    let id = samples.id();
+    let mut runner = samples.runner(&site, id);
+    runner.state = RunnerState::Deleted;
+    let mut attempt: Attempt = samples.attempt(&launch, &runner, 1);
+    attempt.state = AttemptState::Ended;
+    let forget = |done_at| forgeyard_model::effect::PendingEffect {
+        done_at,
+        ..Samples::new().effect(Effect::Deregister {
+            demand: demand.id,
+            runner: runner.id,
+            repository: demand.repository.clone(),
+            installation: None,
+            scale_set: None,
+            name: "forgeyard-x".to_owned(),
+            forge_runner: Some(u64::MAX),
+        })
+    };
+    let done = forget(Some(samples.at()));
+    let over: Vec<Row> = vec![
+        demand.clone().into(),
+        launch.clone().into(),
+        runner.clone().into(),
+        attempt.into(),
+        done.clone().into(),
+    ];
+    let mut all = over.clone();
+    all.push(site.into());
+    farm.write(all).await.unwrap();
+    let later = demand.since.plus(std::time::Duration::from_secs(3600));
+    let loaded = farm.store.load(later).await.unwrap().rows;
+    assert_eq!(kinds(&loaded), BTreeSet::from(["site"]));
+    let loaded = farm.store.load(demand.since).await.unwrap().rows;
+    assert_eq!(loaded.len(), 6);
+
+    // One live thing brings back all of it: the demand itself, a launch, a machine, a question to the forge.
+    let revivals: Vec<(Row, Row)> = vec![
+        (
+            next!(demand, |row: &mut Demand| row.state = DemandState::Running).into(),
+            next!(demand, |row: &mut Demand| row.generation = 3).into(),
+        ),
+        (
+            next!(launch, |row: &mut Job| row.state = JobState::Queued).into(),
+            next!(launch, |row: &mut Job| row.generation = 3).into(),
+        ),
+        (
+            next!(runner, |row: &mut Runner| row.state = RunnerState::Leaving).into(),
+            next!(runner, |row: &mut Runner| row.generation = 3).into(),
+        ),
+        (
+            next!(done, |row: &mut PendingEffect| row.done_at = None).into(),
+            next!(done, |row: &mut PendingEffect| row.generation = 3).into(),
+        ),
+    ];
+    for (revival, end) in revivals {
+        farm.write(vec![revival]).await.unwrap();
+        let loaded = farm.store.load(later).await.unwrap().rows;
+        for row in &over {
+            assert!(loaded.iter().any(|other| other.key() == row.key()), "{} is missing", row.kind());
+        }
+        farm.write(vec![end]).await.unwrap();
+        assert_eq!(kinds(&farm.store.load(later).await.unwrap().rows), BTreeSet::from(["site"]));
+    }
 }

@@ -325,7 +325,7 @@ fn completed(tx: &mut Tx<'_>, id: DemandId, report: &WorkflowJob) -> Result<(), 
     let conclusion = report.conclusion.clone().unwrap_or_else(|| "unknown".to_owned());
     demand.conclusion = Some(conclusion.clone());
     if demand.state == DemandState::Running {
-        tx.move_demand(demand, DemandEvent::DemandEnded, DemandState::Ended { conclusion })?;
+        tx.move_demand(demand, DemandEvent::DemandEnded, DemandState::Ended)?;
         return launch::served(tx, id);
     }
     let text = format!("the forge ended it as `{conclusion}` before a runner had it");

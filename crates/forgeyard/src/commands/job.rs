@@ -83,7 +83,7 @@ pub async fn run(command: JobCommand) -> Result<ExitCode> {
                 .jobs()
                 .await?
                 .into_iter()
-                .filter(|job| pipeline.is_none_or(|pipeline| job.pipeline == pipeline))
+                .filter(|job| pipeline.is_none_or(|pipeline| job.owner.pipeline() == Some(pipeline)))
                 .filter(|job| state.as_ref().is_none_or(|state| job.state.name() == *state))
                 .collect();
             output::show(read.json, &jobs, |jobs| {
@@ -150,18 +150,17 @@ pub async fn why_text(client: &Client, job: JobId, why: &Why) -> String {
 
 fn show(view: &JobView) -> String {
     let JobView { job, pipeline, .. } = view;
-    let event = &pipeline.event;
-    let mut text = format!(
-        "{} ({})\nstate:      {} since {}\npipeline:   {} of {} at {}\nlane:       {}\n",
-        job.id,
-        job.key,
-        job.state.name(),
-        at(job.since),
-        pipeline.id,
-        event.repository.name,
-        output::shortened(&event.head_sha, 20),
-        pipeline.lane,
-    );
+    let mut text =
+        format!("{} ({})\nstate:      {} since {}\n", job.id, job.key, job.state.name(), at(job.since));
+    if let Some(pipeline) = pipeline {
+        let (event, head) = (&pipeline.event, output::shortened(&pipeline.event.head_sha, 20));
+        let _ = writeln!(text, "pipeline:   {} of {} at {head}", pipeline.id, event.repository.name);
+        let _ = writeln!(text, "lane:       {}", pipeline.lane);
+    }
+    if let Some(demand) = &view.demand {
+        let place = format!("job {} of {} in {}", demand.job, demand.repository.forge, demand.repository.name);
+        let _ = writeln!(text, "demand:     {} is {}: {place}", demand.id, demand.state.name());
+    }
     if let Some(spec) = &job.spec {
         let gpu = spec.gpu.as_ref().map(|gpu| format!(", {} device(s)", gpu.count)).unwrap_or_default();
         let _ = writeln!(text, "flavor:     {}{gpu}", spec.flavor);

@@ -82,6 +82,7 @@ impl Agent {
                 job.outputs.iter().map(|name| (ArtifactKind::CondaPackage, format!("{name}.conda"))).collect()
             }
             JobKind::Test => vec![(ArtifactKind::EnvironmentLock, "lock.json".to_owned())],
+            JobKind::Runner => Vec::new(),
         }
     }
 

@@ -216,7 +216,7 @@ impl Control {
                     file_commit: pipeline.event.head_sha.clone(),
                 }
             }
-            Effect::ReadPlan { job, .. } => plan_of(self.farm.jobs.get(job)?.pipeline.bits()),
+            Effect::ReadPlan { job, .. } => plan_of(self.farm.jobs.get(job)?.owner.pipeline()?.bits()),
             Effect::InspectPackage { artifact, .. } => {
                 let artifact = self.farm.artifacts.get(artifact)?;
                 EffectResult::Package { facts: Box::new(facts_of(artifact.name.trim_end_matches(".conda"))) }
@@ -236,6 +236,13 @@ impl Control {
                 state: Box::new(EnvironmentState::Failed {
                     reason: Explanation::new("simulated", "simulated"),
                 }),
+            },
+            // No job of a forge comes in this simulation.
+            Effect::LookUpRun { .. }
+            | Effect::ReadJob { .. }
+            | Effect::MintRunner { .. }
+            | Effect::Deregister { .. } => EffectResult::Refused {
+                reason: Explanation::new("forge.not_connected", "no connection to this forge is configured"),
             },
         };
         Some(Input::EffectSettled { effect: id, result: Box::new(result) })

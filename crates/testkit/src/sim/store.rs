@@ -53,6 +53,7 @@ impl Touched {
             // Deliveries are looked at when they are acknowledged, devices at every step; the rest has no invariant
             // of its own.
             Row::Delivery(_)
+            | Row::Demand(_)
             | Row::Device(_)
             | Row::Site(_)
             | Row::Artifact(_)
@@ -95,6 +96,7 @@ fn known(farm: &Farm, row: &Row) -> u64 {
     }
     match row {
         Row::Delivery(row) => of(farm, row),
+        Row::Demand(row) => of(farm, row),
         Row::Pipeline(row) => of(farm, row),
         Row::Job(row) => of(farm, row),
         Row::Attempt(row) => of(farm, row),

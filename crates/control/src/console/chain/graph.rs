@@ -169,7 +169,8 @@ const fn stage_of(kind: JobKind) -> Stage {
     match kind {
         JobKind::Plan => Stage::Plan,
         JobKind::Build => Stage::Builds,
-        JobKind::Test => Stage::Tests,
+        // A pipeline has no runners of a forge; one would stand where work stands.
+        JobKind::Test | JobKind::Runner => Stage::Tests,
     }
 }
 

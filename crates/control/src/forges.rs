@@ -1,0 +1,138 @@
+//! Connections: which client speaks to the forge of a name, and where its runners are registered.
+//!
+//! They are made once, at the start, from files that name no secret but hold them. Without a connection, everything at
+//! that forge is refused with an explanation, and never tried without credentials.
+
+use forgeyard_forges::github::scaleset::ScaleSets;
+use forgeyard_forges::github::{Github, RepositoryPath, Target};
+use forgeyard_model::forge::Repository;
+use forgeyard_model::{Explanation, ForgeName};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where the runners of a forge are registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Register {
+    /// At the one repository whose job they are for: no other repository can take them.
+    #[default]
+    Repository,
+    /// At the organisation: any of its repositories that the runner group admits can take them.
+    Organisation,
+}
+
+/// A scale set that the farm is to have at a forge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScaleSetWish {
+    /// The organisation or repository that it belongs to.
+    pub at: Target,
+    /// Its name.
+    pub name: String,
+    /// Its runner group.
+    pub group: String,
+    /// Its labels.
+    pub labels: Vec<String>,
+}
+
+/// What a connection is made of.
+pub struct ConnectionOptions {
+    /// Name of the forge.
+    pub forge: ForgeName,
+    /// The client, with its Apps.
+    pub github: Github,
+    /// Where runners are registered.
+    pub register: Register,
+    /// Runner group of runners that are registered by REST; 1 is the default group.
+    pub runner_group: u64,
+    /// Scale sets to listen to.
+    pub scale_sets: Vec<ScaleSetWish>,
+}
+
+/// A connection to one forge.
+pub struct Connection {
+    options: ConnectionOptions,
+    /// Scale sets whose id is known: where they belong.
+    sets: Mutex<BTreeMap<u64, ScaleSets>>,
+}
+
+impl Connection {
+    /// Name of the forge.
+    pub fn forge(&self) -> &ForgeName {
+        &self.options.forge
+    }
+
+    /// The client.
+    pub fn github(&self) -> &Github {
+        &self.options.github
+    }
+
+    /// Runner group of runners that are registered by REST.
+    pub fn runner_group(&self) -> u64 {
+        self.options.runner_group
+    }
+
+    /// Scale sets to listen to.
+    pub fn scale_sets(&self) -> &[ScaleSetWish] {
+        &self.options.scale_sets
+    }
+
+    /// A repository as addresses name it.
+    pub fn path(repository: &Repository) -> Result<RepositoryPath, Explanation> {
+        RepositoryPath::parse(&repository.name).map_err(|error| {
+            Explanation::new("forge.name", format!("the repository cannot be asked for: {error}"))
+                .fix("write its `owner/name` into `[[repositories]]` of forgeyard.toml")
+        })
+    }
+
+    /// Where a runner for a job of this repository is registered.
+    pub fn target(&self, repository: &Repository) -> Result<Target, Explanation> {
+        let path = Self::path(repository)?;
+        Ok(match self.options.register {
+            Register::Repository => Target::Repository(path),
+            Register::Organisation => Target::Organisation(path.owner().clone()),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u64, ScaleSets>> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers where a scale set belongs.
+    pub(crate) fn learn_set(&self, id: u64, sets: &ScaleSets) {
+        self.known().insert(id, sets.clone());
+    }
+
+    /// Where the scale set of this id belongs, once its listener found it.
+    pub(crate) fn set(&self, id: u64) -> Option<ScaleSets> {
+        self.known().get(&id).cloned()
+    }
+}
+
+/// All connections, by the name of the forge. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Connections(Arc<BTreeMap<ForgeName, Arc<Connection>>>);
+
+impl Connections {
+    /// Of these. The last one of a name counts.
+    pub fn new(all: impl IntoIterator<Item = ConnectionOptions>) -> Self {
+        let all = all
+            .into_iter()
+            .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
+        Self(Arc::new(all.collect()))
+    }
+
+    /// The connection to a forge, or what a person does to have one.
+    pub fn of(&self, forge: &ForgeName) -> Result<&Arc<Connection>, Explanation> {
+        self.0.get(forge).ok_or_else(|| {
+            let text = format!("no connection to the forge `{forge}` is configured");
+            Explanation::new("forge.not_connected", text).fix(format!(
+                "declare it in forgeyard.toml: `[[forges]]` with `name = \"{forge}\"`, and `[[forges.apps]]` with the \
+                 App's `client-id` and `key-file`; then start again"
+            ))
+        })
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Connection>> {
+        self.0.values()
+    }
+}

@@ -1,0 +1,310 @@
+//! A simulated GitHub with an organisation, a repository and an installed App, and a farm that serves it.
+
+use crate::plane::agent::Agent;
+use crate::plane::site::Site;
+use crate::plane::{Plane, Setup, eventually, webhook_secret};
+use forgeyard_api::agent::RunnerTook;
+use forgeyard_api::client::ClientError;
+use forgeyard_control::clock::Clock;
+use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
+use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions};
+use forgeyard_forges::twin::{APP_KEY, Conclusion, GivenJob, JobSpec, RunSpec, Runner as Program, Twin};
+use forgeyard_model::access::EventClass;
+use forgeyard_model::demand::Demand;
+use forgeyard_model::forge::Person;
+use forgeyard_model::registration::{Registration, TakenAnswer};
+use forgeyard_model::resources::RunnerOffer;
+use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::site::DesiredRunner;
+use forgeyard_model::verdict::{ExitFacts, StepFacts};
+use forgeyard_model::{RunnerId, Secret, Timestamp};
+use forgeyard_testkit::build::name;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Labels of the farm's pool.
+pub(crate) const LABELS: [&str; 3] = ["self-hosted", "linux", "gpu"];
+
+/// How a world is made.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// Nothing is connected.
+    pub(crate) unconnected: bool,
+    /// The App sends no webhooks.
+    pub(crate) silent: bool,
+    pub(crate) register: Register,
+    pub(crate) scale_sets: Vec<ScaleSetWish>,
+}
+
+pub(crate) struct World {
+    pub(crate) twin: Twin,
+    pub(crate) org: u64,
+    pub(crate) repository: u64,
+    pub(crate) app: u64,
+    pub(crate) person: Person,
+    pub(crate) plane: Plane,
+    pub(crate) setup: Setup,
+    pub(crate) site: Site,
+    served: BTreeSet<RunnerId>,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        Self::with(Plan::default()).await
+    }
+
+    pub(crate) async fn with(plan: Plan) -> Self {
+        let twin = Twin::start(forgeyard_forges::twin::Setup::default()).await.unwrap();
+        let (org, repository, app, person) = twin.with(|state| {
+            let org = state.add_organization("conda");
+            let repository = state.add_repository("conda/feedstock");
+            let app = state.add_app(org, "forgeyard", None, webhook_secret());
+            state.install(app, org, None);
+            (org, repository, app, state.add_user("maintainer"))
+        });
+        let mut setup = Setup::new();
+        let clock = twin.clock();
+        setup.clock = Clock::new(move || clock.now());
+        let config = &mut setup.config;
+        config.repositories[0].id = repository;
+        config.repositories[0].name = "conda/feedstock".to_owned();
+        let grant = &mut config.access.grants[0];
+        grant.repository.id = Some(repository);
+        grant.users = [person.id].into();
+        grant.events.insert(EventClass::Rerun);
+        config.pools[0].runners =
+            Some(RunnerOffer { labels: LABELS.map(str::to_owned).into(), exact: false, flavor: name("cpu") });
+        if !plan.unconnected {
+            setup.forges = Connections::new([ConnectionOptions {
+                forge: name("github"),
+                github: github(&twin, app),
+                register: plan.register,
+                runner_group: 1,
+                scale_sets: plan.scale_sets,
+            }]);
+        }
+        let plane = setup.start().await;
+        if !plan.silent {
+            let url = format!("{}/webhooks/github", plane.url);
+            twin.with(|state| {
+                let hook = state.app(app).unwrap().hook;
+                state.hook_mut(hook).unwrap().url = Some(url);
+            });
+        }
+        let site = Site::join(&plane).await;
+        Self { twin, org, repository, app, person, plane, setup, site, served: BTreeSet::new() }
+    }
+
+    /// Stops and starts the control plane.
+    pub(crate) async fn restart(self) -> Self {
+        let Self { twin, org, repository, app, person, plane, mut setup, mut site, served } = self;
+        plane.stop().await;
+        let plane = setup.start().await;
+        site.turn().await;
+        Self { twin, org, repository, app, person, plane, setup, site, served }
+    }
+
+    pub(crate) fn job(&self, name: &str) -> JobSpec {
+        JobSpec::new(name, &["self-hosted", "gpu"])
+    }
+
+    /// Starts a run of a push with these jobs, and lets its webhooks come.
+    pub(crate) async fn push(&self, jobs: Vec<JobSpec>) -> (u64, Vec<u64>) {
+        let started = self.push_quietly(jobs);
+        self.twin.advance(Duration::from_secs(2)).await;
+        started
+    }
+
+    /// The same; its webhooks are not due yet.
+    pub(crate) fn push_quietly(&self, jobs: Vec<JobSpec>) -> (u64, Vec<u64>) {
+        self.twin.with(|state| {
+            let run = state.start_run(RunSpec::push(self.repository, &self.person, jobs));
+            (run, state.current_jobs(run).iter().map(|job| job.id).collect())
+        })
+    }
+
+    /// Starts a run of one job that GitHub gives to the runner of this name.
+    pub(crate) async fn push_steered(&self, runner: &str) -> (u64, Vec<u64>) {
+        let started = self.push_quietly(vec![self.job("build")]);
+        self.twin.with(|state| state.steer(started.1[0], runner));
+        self.twin.advance(Duration::from_secs(2)).await;
+        started
+    }
+
+    /// Time passes, and the site goes on reporting.
+    pub(crate) async fn advance(&mut self, seconds: u64) {
+        let mut left = seconds;
+        while left > 0 {
+            let step = left.min(20);
+            self.twin.advance(Duration::from_secs(step)).await;
+            self.site.turn().await;
+            left -= step;
+        }
+    }
+
+    pub(crate) fn demand(&self, job: u64) -> Option<Demand> {
+        self.plane.app.core.read().demand_of(&name("github"), job).cloned()
+    }
+
+    /// The demand of a job once it is in this state.
+    pub(crate) async fn until(&self, job: u64, state: &str) -> Demand {
+        let what = format!("the demand of job {job} is {state}; it is {:?}", self.demand(job));
+        eventually(&what, || async { self.demand(job).filter(|demand| demand.state.name() == state) }).await
+    }
+
+    /// The next machine that the site is to make and that nobody serves yet.
+    pub(crate) async fn machine(&mut self) -> DesiredRunner {
+        for _ in 0..3000 {
+            let set = self.site.turn().await;
+            if let Some(found) = set.runners.into_iter().find(|one| !self.served.contains(&one.runner)) {
+                self.served.insert(found.runner);
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no machine was asked for");
+    }
+
+    pub(crate) fn runner(&self, id: RunnerId) -> Runner {
+        self.plane.app.core.read().runners.get(&id).cloned().unwrap()
+    }
+
+    pub(crate) fn registration(&self, id: RunnerId) -> Registration {
+        *self.runner(id).registration.unwrap()
+    }
+
+    /// Waits until a machine is gone: the site follows what is desired.
+    pub(crate) async fn gone(&mut self, id: RunnerId) {
+        for _ in 0..3000 {
+            self.site.turn().await;
+            if self.runner(id).state == RunnerState::Deleted {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the machine stays: {:?}", self.runner(id));
+    }
+
+    /// A machine that is up, with its supervisor.
+    pub(crate) async fn boot(&mut self) -> Machine {
+        let desired = self.machine().await;
+        let agent = Agent::redeem(&self.plane.url, &desired, "a nonce of tests").await;
+        agent.client.heartbeat(&agent.session, None).await.unwrap();
+        Machine { runner: desired.runner, agent, repository: self.repository, person: self.person.clone() }
+    }
+
+    /// A machine whose runner program is connected.
+    pub(crate) async fn listen(&mut self) -> (Machine, Program) {
+        let machine = self.boot().await;
+        let config = machine.config().await.unwrap();
+        machine.begins().await;
+        let program = Program::connect(&config).await.unwrap();
+        (machine, program)
+    }
+
+    /// How many calls of this method went to paths that end so.
+    pub(crate) fn calls(&self, method: &str, end: &str) -> usize {
+        self.twin.with(|state| {
+            let calls = state.calls();
+            calls.filter(|call| call.request.method == method && call.request.path.ends_with(end)).count()
+        })
+    }
+
+    /// How many calls were made whose path contains this.
+    pub(crate) fn calls_about(&self, part: &str) -> usize {
+        self.twin.with(|state| state.calls().filter(|call| call.request.path.contains(part)).count())
+    }
+
+    /// Runners that are registered.
+    pub(crate) fn registered(&self) -> Vec<String> {
+        self.twin.with(|state| state.runners().map(|runner| runner.name.clone()).collect())
+    }
+
+    pub(crate) fn conclusion(&self, job: u64) -> Option<Conclusion> {
+        self.twin.with(|state| state.job(job).unwrap().view().conclusion)
+    }
+}
+
+fn github(twin: &Twin, app: u64) -> Github {
+    let clock = twin.clock();
+    Github::new(GithubOptions {
+        endpoint: Endpoint::at(twin.base(), &twin.api_url()).unwrap(),
+        apps: vec![AppIdentity {
+            issuer: app.to_string(),
+            key: AppKey::from_pem(&Secret::new(APP_KEY)).unwrap(),
+        }],
+        clock: Arc::new(move || clock.now()),
+        http: HttpOptions::default(),
+    })
+    .unwrap()
+}
+
+/// A *simulated* machine: its agent is a script over the real client, its runner program is the twin's.
+pub(crate) struct Machine {
+    pub(crate) runner: RunnerId,
+    pub(crate) agent: Agent,
+    repository: u64,
+    person: Person,
+}
+
+impl Machine {
+    pub(crate) async fn config(&self) -> Result<String, ClientError> {
+        let config = self.agent.client.runner_config(&self.agent.session, 20).await?;
+        Ok(config.config)
+    }
+
+    /// The runner program starts.
+    pub(crate) async fn begins(&self) {
+        self.agent.client.heartbeat(&self.agent.session, Some("runner")).await.unwrap();
+    }
+
+    /// The job that the program was given, once it was.
+    pub(crate) async fn given(&self, program: &Program) -> GivenJob {
+        eventually("the runner is given a job", || async { program.job().await.unwrap() }).await
+    }
+
+    /// What the job-started hook finds in its environment.
+    pub(crate) fn environment(&self, job: &GivenJob) -> RunnerTook {
+        RunnerTook {
+            fence: 0,
+            wait_seconds: 20,
+            repository_id: self.repository,
+            repository: job.repository.clone(),
+            run: job.run,
+            run_attempt: u32::try_from(job.attempt).unwrap(),
+            job: "build".to_owned(),
+            actor_id: Some(self.person.id),
+            actor: Some(self.person.login.clone()),
+        }
+    }
+
+    pub(crate) async fn took(&self, job: &GivenJob) -> TakenAnswer {
+        self.agent.client.runner_took(&self.agent.session, &self.environment(job)).await.unwrap()
+    }
+
+    /// The runner program ended with this code.
+    pub(crate) async fn finish(&self, exit_code: i32) -> Result<(), ClientError> {
+        let at = Timestamp::from_micros(1_767_600_000_000_000);
+        let step = StepFacts {
+            name: "runner".to_owned(),
+            started_at: at,
+            ended_at: at,
+            exit_code: Some(exit_code),
+            signal: None,
+        };
+        let facts = ExitFacts { steps: vec![step], ..ExitFacts::default() };
+        self.agent.client.finish(&self.agent.session, &facts).await
+    }
+
+    /// The whole life of a runner program.
+    pub(crate) async fn work(&self, program: &Program) -> GivenJob {
+        let job = self.given(program).await;
+        let answer = self.took(&job).await;
+        assert!(matches!(answer, TakenAnswer::Allowed { .. }), "{answer:?}");
+        program.begin().await.unwrap();
+        program.end("success").await.unwrap();
+        self.finish(0).await.unwrap();
+        job
+    }
+}
