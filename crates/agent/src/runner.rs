@@ -22,9 +22,8 @@ pub(crate) use pieces::pieces;
 use crate::clock;
 use crate::error::Error;
 use crate::stop::{Cause, Stop};
-use forgeyard_api::client::Backoff;
 use forgeyard_api::client::agent::{AgentClient, Session, superseded, transient};
-use forgeyard_api::error::ErrorKind;
+use forgeyard_api::client::{Backoff, ClientError};
 use forgeyard_model::attempt::AttemptState;
 use forgeyard_model::job::{ForgeRunner, JobSpec, Step};
 use forgeyard_model::machine::INSIDE_HOOK;
@@ -39,6 +38,10 @@ const HOOK_VARIABLE: &str = "ACTIONS_RUNNER_HOOK_JOB_STARTED";
 pub(crate) const HOOK_FILE: &str = "job-started.sh";
 /// Largest configuration; those that were seen have a few KiB.
 const MOST: usize = 64 << 10;
+/// How long a call may be held by the farm.
+pub(crate) const WAIT_SECONDS: u64 = 20;
+/// The farm has no configuration yet.
+const NOT_MINTED: &str = "registration.not_minted";
 /// The agent gives up so much before the farm would, and can say why.
 const MARGIN: Duration = Duration::from_secs(5);
 /// Exit code of the runner program when the forge no longer accepts its version.
@@ -75,11 +78,10 @@ fn wrong(reason: String) -> Error {
 async fn fetch(client: &AgentClient, session: &Session, stop: &Stop) -> Result<Secret, Error> {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
     loop {
-        match client.runner_config(session).await {
-            Ok(Some(config)) => return Ok(config),
-            // The farm held the call, or it has not asked the forge yet.
-            Ok(None) => {}
-            Err(error) if error.refusal() == Some(ErrorKind::Conflict) => {}
+        match client.runner_config(session, WAIT_SECONDS).await {
+            Ok(answer) => return Ok(Secret::new(answer.config)),
+            // The farm held the call as long as it was asked to.
+            Err(ClientError::Refused { error, .. }) if error.code == NOT_MINTED => {}
             Err(error) if superseded(&error) => {
                 stop.ask(Cause::Superseded);
                 return Err(Error::Stopped);

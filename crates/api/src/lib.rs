@@ -11,7 +11,6 @@ pub mod error;
 pub mod openapi;
 pub mod people;
 pub mod routes;
-pub mod runner;
 pub mod site;
 
 pub use error::ApiError;

@@ -32,10 +32,11 @@
 //! refusal.
 
 use super::taken;
-use super::{HOOK_FILE, answer};
+use super::{HOOK_FILE, WAIT_SECONDS, answer};
 use crate::error::Error;
 use crate::inside;
 use crate::state::{RunnerRecord, Word};
+use forgeyard_api::agent::RunnerTook;
 use forgeyard_api::client::Backoff;
 use forgeyard_api::client::agent::{AgentClient, Session, superseded, transient};
 use forgeyard_model::machine::{INSIDE_HOOK, INSIDE_TAKEN, MachineFile, MachineFolder};
@@ -191,10 +192,21 @@ fn unanswered(code: &str, message: String) -> Word {
 
 /// Asks the farm until it has decided.
 async fn ask(client: AgentClient, session: Session, job: TakenJob) -> Word {
+    let took = RunnerTook {
+        fence: session.fence,
+        wait_seconds: WAIT_SECONDS,
+        repository_id: job.repository.id,
+        repository: job.repository.name,
+        run: job.run,
+        run_attempt: job.run_attempt,
+        job: job.key,
+        actor_id: job.actor.as_ref().map(|actor| actor.id),
+        actor: job.actor.map(|actor| actor.login),
+    };
     let asking = async {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
         loop {
-            match client.runner_took(&session, &job).await {
+            match client.runner_took(&session, &took).await {
                 Ok(TakenAnswer::Allowed { by }) => return Word::Allowed { by },
                 Ok(TakenAnswer::Refused { reason }) => return Word::Refused { reason },
                 Ok(TakenAnswer::Asked) => {}

@@ -157,7 +157,7 @@ impl AgentClient {
         }
     }
 
-    pub(super) fn call(&self, session: &Session, method: Method, route: &str) -> (String, RequestBuilder) {
+    fn call(&self, session: &Session, method: Method, route: &str) -> (String, RequestBuilder) {
         let (call, builder) = self.request(method, route.replace("{attempt}", &session.attempt.to_string()));
         (call, builder.bearer_auth(session.token.expose()).header(FENCE, session.fence))
     }

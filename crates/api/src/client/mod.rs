@@ -4,7 +4,6 @@ pub mod agent;
 pub mod backoff;
 pub mod http;
 pub mod people;
-pub mod runner;
 pub mod site;
 
 pub use backoff::Backoff;
