@@ -138,6 +138,29 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn nothing_is_waited_for_beyond_the_deadline_of_the_attempt_arc_4602() {
+        // Whoever waits longer than the farm would lets the forge take the job away from a runner that is lost.
+        let limit = Duration::from_secs(24 * 3600);
+        assert!(deadline::forge_attempt(AttemptState::Starting, limit).unwrap() <= Duration::from_secs(300));
+        let client = AgentClient::new("http://127.0.0.1:9", &Default::default()).unwrap();
+        let session = Session {
+            attempt: forgeyard_model::Id::new(Timestamp::from_micros(1), 1),
+            fence: 1,
+            token: Secret::new("token"),
+        };
+        let stop = Stop::new(None);
+        let late = Timestamp::from_micros(1);
+        let error = configuration(&client, &session, late, limit, &stop).await.unwrap_err().line();
+        assert_eq!(
+            error,
+            "the configuration of the runner: none came within 90 seconds of the machine's first call"
+        );
+        stop.ask(Cause::Canceled);
+        let now = clock::now();
+        assert!(matches!(configuration(&client, &session, now, limit, &stop).await, Err(Error::Stopped)));
+    }
+
     #[test]
     fn the_one_step_is_the_program_of_the_pool_with_configuration_and_hook() {
         let of: JobSpec = serde_json::from_value(serde_json::json!({

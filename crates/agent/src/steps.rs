@@ -219,12 +219,13 @@ impl Steps<'_> {
             }
             if self.log.take(&container.spool())? {
                 wait = Duration::from_millis(5);
-                while self.log.between_lines() && !self.waiting.is_empty() {
-                    let line = self.waiting.remove(0);
-                    self.log.say(&line)?;
-                }
                 // A flood of output must not keep the signs of life back.
                 tokio::task::yield_now().await;
+            }
+            if self.log.between_lines() {
+                for line in std::mem::take(&mut self.waiting) {
+                    self.log.say(&line)?;
+                }
             }
             if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
                 sampled = Some(Instant::now());
@@ -270,11 +271,6 @@ impl Steps<'_> {
                 ));
             }
             Event::Told(word) => self.waiting.extend(answer::lines(&word)),
-        }
-        if self.log.between_lines() {
-            for line in std::mem::take(&mut self.waiting) {
-                self.log.say(&line)?;
-            }
         }
         Ok(())
     }

@@ -71,6 +71,8 @@ async fn hook(variable: &str, job: &GivenJob) -> bool {
 
 async fn ran(command: &mut Command, job: &GivenJob) -> bool {
     command
+        // Hooks and steps do not inherit the configuration, as with the real program.
+        .env_remove("ACTIONS_RUNNER_INPUT_JITCONFIG")
         .env("GITHUB_ACTIONS", "true")
         .env("GITHUB_RUN_ID", job.run.to_string())
         .env("GITHUB_RUN_ATTEMPT", job.attempt.to_string())
