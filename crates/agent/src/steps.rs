@@ -83,7 +83,8 @@ impl Steps<'_> {
             (Some(_), taken) => {
                 let key = taken.as_ref().map(|job| job.key.as_str());
                 self.current.send_replace(Some(phase(key)));
-                format!("[forgeyard] starting the runner program: {}", step.argv.join(" "))
+                let program = step.argv.first().map_or("none", String::as_str);
+                format!("[forgeyard] starting the runner program: {program}")
             }
         };
         self.log.begin(number, &banner)?;

@@ -56,7 +56,7 @@ async fn job_that_is(answer: TakenAnswer, program: Vec<u8>) -> (Option<Conclusio
         (inner.config, inner.answer) = (Some(encoded.clone()), Some(answer));
     }
     let start = "cp /in/runner /work/runner; chmod 755 /work/runner; \
-        export SIMULATED_RUNNER_STEPS='echo step of $GITHUB_REPOSITORY; env | grep -c JITCONFIG; true'; \
+        export SIMULATED_RUNNER_STEPS='echo step of $GITHUB_REPOSITORY; env | grep -c ^ACTIONS_RUNNER_INPUT; true'; \
         exec /work/runner";
     rig.offer(spec(json!({
         "inputs": [{"digest": bytes, "path": "runner"}],
