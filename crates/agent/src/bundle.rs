@@ -11,7 +11,7 @@ use std::path::Path;
 /// Where the OpenCL driver keeps compiled kernels, inside; kernels that were enqueued leave a library there.
 pub(crate) const POCL_CACHE: &str = "/work/.pocl-cache";
 
-/// Completes the template.
+/// Completes the template; `further` are mounts beside those of any step.
 pub(crate) fn complete(
     template: &Value,
     machine: &MachineFile,
@@ -19,6 +19,7 @@ pub(crate) fn complete(
     number: usize,
     step: &Step,
     status: &Path,
+    further: &[Value],
 ) -> Result<Value, Error> {
     let mut config = template.clone();
     let wrong =
@@ -33,12 +34,14 @@ pub(crate) fn complete(
     process.insert("env".to_owned(), json!(pairs));
     let linux = config.get_mut("linux").and_then(Value::as_object_mut).ok_or_else(wrong)?;
     linux.insert("cgroupsPath".to_owned(), json!(format!("{}/step-{number}", machine.cgroup.path)));
-    config.get_mut("mounts").and_then(Value::as_array_mut).ok_or_else(wrong)?.push(json!({
+    let mounts = config.get_mut("mounts").and_then(Value::as_array_mut).ok_or_else(wrong)?;
+    mounts.push(json!({
         "destination": INSIDE_STATUS,
         "type": "bind",
         "source": status,
         "options": ["bind", "rw", "nosuid", "nodev", "noexec"],
     }));
+    mounts.extend(further.iter().cloned());
     Ok(config)
 }
 

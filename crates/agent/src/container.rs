@@ -5,10 +5,12 @@
 
 use crate::error::Error;
 use crate::inside;
+use crate::state::{read_json, write_json};
 use forgeyard_model::machine::MachineFile;
 use serde_json::Value;
 use std::fs::File;
-use std::os::unix::fs::chown;
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -70,9 +72,26 @@ impl<'a> Container<'a> {
             std::fs::create_dir(self.status_folder())?;
             let job = Some(self.machine.ids.host_job());
             chown(self.status_folder(), job, job)?;
-            std::fs::write(self.bundle.join("config.json"), config.to_string())
+            private(&self.bundle.join("config.json"), config)
         };
         make().map_err(|source| Error::file("make", &self.bundle, source))
+    }
+
+    /// Takes a variable out of the configuration on disk. The runtime has read it when the container is made.
+    pub(crate) fn forget(&self, variable: &str) -> Result<(), Error> {
+        let path = self.bundle.join("config.json");
+        let Some(mut config) = read_json::<Value>(&path)? else { return Ok(()) };
+        let beginning = format!("{variable}=");
+        let mut found = false;
+        if let Some(pairs) = config.pointer_mut("/process/env").and_then(Value::as_array_mut) {
+            let before = pairs.len();
+            pairs.retain(|pair| !pair.as_str().is_some_and(|pair| pair.starts_with(&beginning)));
+            found = pairs.len() < before;
+        }
+        if found {
+            write_json(&path, &config)?;
+        }
+        Ok(())
     }
 
     /// Makes the container, with its monitor, and waits until the runtime has made it. Runs nothing of the job.
@@ -265,6 +284,12 @@ impl<'a> Container<'a> {
             .await
             .map_err(|error| Error::Runtime { program: "runc", action, reason: error.to_string() })
     }
+}
+
+/// Writes a configuration, which may hold secrets of the job, for root only.
+fn private(path: &Path, config: &Value) -> std::io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(config.to_string().as_bytes())
 }
 
 /// Joins the monitor's exit code and the record of process 1. The record only counts where it fits the code; without

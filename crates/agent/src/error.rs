@@ -52,6 +52,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The machine cannot be made a runner of its forge.
+    #[error("{object}: {reason}")]
+    Runner {
+        /// What of it.
+        object: &'static str,
+        /// Why not.
+        reason: String,
+    },
     /// Another agent has the machine.
     #[error("another agent works in {0}")]
     Taken(String),

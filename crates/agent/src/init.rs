@@ -6,6 +6,7 @@
 //! could have done anyway, and the agent believes it only where it agrees with the exit record of the monitor.
 
 use forgeyard_model::machine::INSIDE_STATUS;
+use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -25,6 +26,11 @@ pub(crate) fn init(argv: &[OsString]) -> i32 {
         eprintln!("forgeyard: the step has no command");
         return NOT_RUNNABLE;
     };
+    // What process 1 was started with may hold a secret of a runner; a later process of the same user cannot read it.
+    if let Err(error) = set_dumpable(false) {
+        eprintln!("forgeyard: cannot close process 1: {error}");
+        return NOT_RUNNABLE;
+    }
     let mut signals = SigSet::empty();
     let passed =
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];

@@ -22,6 +22,7 @@ mod log;
 mod mask;
 mod prepare;
 mod program;
+mod runner;
 mod shipper;
 mod spool;
 mod state;

@@ -102,6 +102,16 @@ impl Log {
         self.save()
     }
 
+    /// Masks further texts from now on.
+    pub(crate) fn mask(&mut self, texts: impl IntoIterator<Item = impl AsRef<str>>) {
+        self.masker.add(texts);
+    }
+
+    /// Whether a line of the agent's own would break no line of the job, and give out nothing that is held back.
+    pub(crate) fn between_lines(&self) -> bool {
+        !self.place.mid_line && self.place.held.is_empty()
+    }
+
     /// Takes what the monitor has written since; returns whether there was something.
     pub(crate) fn take(&mut self, spool: &Path) -> Result<bool, Error> {
         let mut file = match File::options().read(true).write(true).open(spool) {

@@ -20,32 +20,46 @@ pub(crate) struct Held {
     open: bool,
 }
 
+impl Held {
+    /// Whether nothing is held back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
 /// The secrets.
 #[derive(Clone)]
 pub(crate) struct Masker {
+    /// Longest first.
     secrets: Vec<Vec<u8>>,
-    begins: [bool; 256],
+    /// Places in `secrets` by first byte: few are compared at each place of the stream.
+    begins: Vec<Vec<usize>>,
 }
 
 impl Masker {
     /// A masker for these texts. Each line of a text with several lines is masked as well, since streams interleave.
     pub(crate) fn new(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        let mut secrets: Vec<Vec<u8>> = Vec::new();
+        let mut masker = Self { secrets: Vec::new(), begins: Vec::new() };
+        masker.add(texts);
+        masker
+    }
+
+    /// Masks further texts from now on.
+    pub(crate) fn add(&mut self, texts: impl IntoIterator<Item = impl AsRef<str>>) {
         for text in texts {
             let text = text.as_ref().trim();
-            secrets.push(text.as_bytes().to_vec());
+            self.secrets.push(text.as_bytes().to_vec());
             if text.contains('\n') {
-                secrets.extend(text.lines().map(|line| line.trim().as_bytes().to_vec()));
+                self.secrets.extend(text.lines().map(|line| line.trim().as_bytes().to_vec()));
             }
         }
-        secrets.retain(|secret| secret.len() >= SHORTEST);
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets.dedup();
-        let mut begins = [false; 256];
-        for secret in &secrets {
-            begins[usize::from(secret[0])] = true;
+        self.secrets.retain(|secret| secret.len() >= SHORTEST);
+        self.secrets.sort_by(|one, other| (other.len(), one).cmp(&(one.len(), other)));
+        self.secrets.dedup();
+        self.begins = vec![Vec::new(); 256];
+        for (place, secret) in self.secrets.iter().enumerate() {
+            self.begins[usize::from(secret[0])].push(place);
         }
-        Self { secrets, begins }
     }
 
     /// Takes further bytes and gives out what is certain.
@@ -64,15 +78,14 @@ impl Masker {
         let mut at = 0;
         while at < held.bytes.len() {
             let rest = &held.bytes[at..];
-            if self.begins[usize::from(rest[0])] {
-                let may_grow = |secret: &Vec<u8>| secret.len() > rest.len() && secret.starts_with(rest);
-                if !last && self.secrets.iter().any(may_grow) {
-                    break;
-                }
-                // Longest first.
-                if let Some(secret) = self.secrets.iter().find(|secret| rest.starts_with(secret)) {
-                    held.covered = held.covered.max(secret.len());
-                }
+            let mut candidates = self.begins[usize::from(rest[0])].iter().map(|place| &self.secrets[*place]);
+            let may_grow = |secret: &Vec<u8>| secret.len() > rest.len() && secret.starts_with(rest);
+            if !last && candidates.clone().any(may_grow) {
+                break;
+            }
+            // Longest first.
+            if let Some(secret) = candidates.find(|secret| rest.starts_with(secret)) {
+                held.covered = held.covered.max(secret.len());
             }
             if held.covered > 0 {
                 if !held.open {

@@ -3,8 +3,9 @@
 use crate::error::Error;
 use crate::stop::Cause;
 use forgeyard_api::agent::Redeemed;
-use forgeyard_model::Timestamp;
+use forgeyard_model::registration::TakenJob;
 use forgeyard_model::verdict::{ExitFacts, StepFacts};
+use forgeyard_model::{Explanation, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -18,6 +19,38 @@ pub(crate) struct StepRecord {
     pub(crate) facts: StepFacts,
     /// Whether its end has been recorded.
     pub(crate) ended: bool,
+}
+
+/// What the agent of a runner of a forge knows.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct RunnerRecord {
+    /// The configuration, as the forge encoded it; dropped when the runner program is over.
+    pub(crate) config: Option<String>,
+    /// What the hook said that was taken. The first word counts.
+    pub(crate) taken: Option<TakenJob>,
+    /// What the hook is told.
+    pub(crate) word: Option<Word>,
+}
+
+/// What the hook of a runner is told about the job that was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "snake_case")]
+pub(crate) enum Word {
+    /// It may run.
+    Allowed {
+        /// Rules that allowed it.
+        by: Vec<String>,
+    },
+    /// The farm refuses it.
+    Refused {
+        /// Why.
+        reason: Explanation,
+    },
+    /// There is no answer, and that is not the job's fault.
+    Unanswered {
+        /// Why.
+        reason: Explanation,
+    },
 }
 
 /// The content of the file.
@@ -35,6 +68,9 @@ pub(crate) struct AgentState {
     pub(crate) prepared: bool,
     /// The steps that began.
     pub(crate) steps: Vec<StepRecord>,
+    /// What is known of a runner of a forge.
+    #[serde(default)]
+    pub(crate) runner: RunnerRecord,
     /// Why the job was stopped, written before anything is killed.
     pub(crate) stop: Option<Cause>,
     /// Out-of-memory kills in containers that are gone.

@@ -11,7 +11,9 @@ use crate::container::{Container, Exit, Status};
 use crate::device;
 use crate::error::Error;
 use crate::log::Log;
-use crate::state::{self, AgentState, StepRecord};
+use crate::runner::gate::{self, Event, Gate};
+use crate::runner::{self, answer};
+use crate::state::{self, AgentState, StepRecord, Word};
 use crate::stop::{Cause, Stop};
 use crate::usage;
 use forgeyard_model::job::JobSpec;
@@ -39,6 +41,10 @@ pub(crate) struct Steps<'a> {
     pub(crate) stop: &'a Stop,
     /// Name of the step that runs, for the signs of life.
     pub(crate) current: &'a watch::Sender<Option<String>>,
+    /// The second gate, when the one step is the runner program of a forge.
+    pub(crate) gate: Option<Gate>,
+    /// Lines of ours that wait for the end of a line of the job.
+    pub(crate) waiting: Vec<String>,
 }
 
 impl Steps<'_> {
@@ -69,11 +75,19 @@ impl Steps<'_> {
     async fn step(&mut self, number: usize) -> Result<(), Error> {
         let step = &self.spec.steps[number];
         let container = Container::new(self.machine, self.folder.bundle(number), number);
-        self.current.send_replace(Some(step.name.clone()));
-        self.log.begin(
-            number,
-            &format!("[forgeyard] step {} of {}: {}", number + 1, self.spec.steps.len(), step.name),
-        )?;
+        let banner = match (&self.gate, &self.state.runner.taken) {
+            (None, _) => {
+                self.current.send_replace(Some(step.name.clone()));
+                format!("[forgeyard] step {} of {}: {}", number + 1, self.spec.steps.len(), step.name)
+            }
+            (Some(_), taken) => {
+                let key = taken.as_ref().map(|job| job.key.as_str());
+                self.current.send_replace(Some(phase(key)));
+                let program = step.argv.first().map_or("none", String::as_str);
+                format!("[forgeyard] starting the runner program: {program}")
+            }
+        };
+        self.log.begin(number, &banner)?;
         let fresh = number == self.state.steps.len();
         if fresh {
             let now = clock::now();
@@ -89,7 +103,12 @@ impl Steps<'_> {
         }
         let began = self.begin(&container, number, fresh).await;
         let result = match began {
-            Ok(true) => self.watch(&container).await?,
+            Ok(true) => {
+                if self.gate.is_some() {
+                    container.forget(runner::CONFIG_VARIABLE)?;
+                }
+                self.watch(&container).await?
+            }
             Ok(false) => Err("the container is gone and left no exit record".to_owned()),
             Err(error) => Err(error.line()),
         };
@@ -97,6 +116,9 @@ impl Steps<'_> {
             container.kill("KILL").await;
         }
         while self.log.take(&container.spool())? {}
+        for line in std::mem::take(&mut self.waiting) {
+            self.log.say(&line)?;
+        }
         // Counts go with the container in version 1; they are saved before it is removed.
         if !usage::counts_stay(&self.machine.cgroup) {
             self.state.oom_kills += usage::oom_kills(&self.machine.cgroup);
@@ -107,6 +129,9 @@ impl Steps<'_> {
         match result {
             Ok(exit) => (record.facts.exit_code, record.facts.signal) = (Some(exit.code), exit.signal),
             Err(reason) => self.state.supervisor_error = Some(format!("step {}: {reason}", step.name)),
+        }
+        if let Some(Word::Unanswered { reason }) = &self.state.runner.word {
+            self.state.supervisor_error.get_or_insert(reason.message.clone());
         }
         self.save()?;
         container.delete().await;
@@ -143,7 +168,11 @@ impl Steps<'_> {
             number,
             &self.spec.steps[number],
             &container.status_folder(),
+            &self.gate.as_ref().map(Gate::mounts).unwrap_or_default(),
         )?;
+        if let Some(gate) = &self.gate {
+            gate.prepare(self.machine)?;
+        }
         container.prepare(&config)?;
         container.create().await?;
         container.start().await?;
@@ -171,12 +200,8 @@ impl Steps<'_> {
                 alone = true;
                 continue;
             }
-            if let Some(cause) = self.stop.cause() {
-                if self.state.stop.is_none() {
-                    self.state.stop = Some(cause);
-                    self.save()?;
-                }
-                let at_once = cause == Cause::Superseded;
+            self.look_at_gate().await?;
+            if let Some(at_once) = self.must_end()? {
                 match (terminated, killed) {
                     (None, None) if !at_once => {
                         container.kill("TERM").await;
@@ -198,6 +223,11 @@ impl Steps<'_> {
                 // A flood of output must not keep the signs of life back.
                 tokio::task::yield_now().await;
             }
+            if self.log.between_lines() {
+                for line in std::mem::take(&mut self.waiting) {
+                    self.log.say(&line)?;
+                }
+            }
             if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
                 sampled = Some(Instant::now());
                 let nodes = device::held(&usage::members(&self.machine.cgroup), &self.machine.devices);
@@ -213,4 +243,41 @@ impl Steps<'_> {
             wait = (wait * 2).min(Duration::from_millis(100));
         }
     }
+
+    /// Whether the container is to end, and then whether at once.
+    fn must_end(&mut self) -> Result<Option<bool>, Error> {
+        let Some(cause) = self.stop.cause() else {
+            let overstayed = self.gate.as_ref().is_some_and(|gate| gate.overstayed(&self.state.runner));
+            return Ok(overstayed.then_some(true));
+        };
+        if self.state.stop.is_none() {
+            self.state.stop = Some(cause);
+            self.save()?;
+        }
+        let shut = self.gate.is_some() && !gate::open(&self.state.runner);
+        Ok(Some(shut || cause == Cause::Superseded))
+    }
+
+    /// Goes on with the second gate.
+    async fn look_at_gate(&mut self) -> Result<(), Error> {
+        let Some(gate) = &mut self.gate else { return Ok(()) };
+        let Some(event) = gate.look(&mut self.state.runner).await? else { return Ok(()) };
+        self.save()?;
+        match event {
+            Event::Taken(job) => {
+                self.current.send_replace(Some(phase(Some(&job.key))));
+                self.waiting.push(format!(
+                    "[forgeyard] the runner took job `{}` of {} (run {}, attempt {}); the farm is asked whether it may run",
+                    job.key, job.repository.name, job.run, job.run_attempt
+                ));
+            }
+            Event::Told(word) => self.waiting.extend(answer::lines(&word)),
+        }
+        Ok(())
+    }
+}
+
+/// Where a runner is, for the signs of life.
+fn phase(job: Option<&str>) -> String {
+    job.map_or_else(|| "runner: waits for a job".to_owned(), |key| format!("runner: job taken: {key}"))
 }

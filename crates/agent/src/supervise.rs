@@ -9,6 +9,7 @@ use crate::inside;
 use crate::log::Log;
 use crate::mask::Masker;
 use crate::prepare::{digest_of_open, prepare};
+use crate::runner::{self, Gate};
 use crate::shipper::ship;
 use crate::state::{self, AgentState, read_json};
 use crate::steps::Steps;
@@ -20,6 +21,7 @@ use forgeyard_api::client::{Backoff, HttpOptions};
 use forgeyard_formats::linux::process_stat;
 use forgeyard_model::Secret;
 use forgeyard_model::artifact::ArtifactKind;
+use forgeyard_model::job::JobSpec;
 use forgeyard_model::machine::{self, MachineFile, MachineFolder};
 use forgeyard_model::resources::Limit;
 use forgeyard_model::verdict::{ExitFacts, OomFacts};
@@ -103,6 +105,9 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
     let secrets =
         redeemed.mask.iter().map(String::as_str).chain([token.expose(), &state.nonce, &redeemed.session]);
     let mut log = Log::open(&folder.agent(), Masker::new(secrets), redeemed.log_cap_bytes)?;
+    if let Some(config) = &state.runner.config {
+        log.mask(runner::pieces(config));
+    }
     let stop = Stop::new(state.stop);
     let (current, step) = watch::channel(None);
     let every = Duration::from_secs(redeemed.heartbeat_seconds.clamp(1, 300));
@@ -198,20 +203,24 @@ impl Attempt<'_> {
             state.stop = self.stop.cause();
             state.save(&state_path)?;
         }
-        if state.prepared && state.supervisor_error.is_none() {
+        if state.prepared && state.supervisor_error.is_none() && self.configured(state, log).await? {
+            let (spec, gate) = self.spec(state);
             let template = read_json(&self.folder.bundle_template())?.unwrap_or_default();
             let limit = self.machine.flavor.disk_mib.saturating_mul(1 << 20);
-            let folders = vec![self.folder.work(), self.folder.out(), self.folder.tmp()];
+            let mut folders = vec![self.folder.work(), self.folder.out(), self.folder.tmp()];
+            folders.extend(gate.is_some().then(|| self.folder.taken()));
             let disk = tokio::spawn(disk::watch(folders, limit, self.stop.clone()));
             let mut steps = Steps {
                 machine: self.machine,
                 folder: self.folder,
-                spec: &self.redeemed.spec,
+                spec: &spec,
                 template: &template,
                 state,
                 log,
                 stop: self.stop,
                 current,
+                gate,
+                waiting: Vec::new(),
             };
             let result = steps.run().await;
             disk.abort();
@@ -226,11 +235,54 @@ impl Attempt<'_> {
         if let Some(cause) = state.stop {
             log.say(&format!("[forgeyard] stopped: {}", words(cause)))?;
         }
+        let too_old = state.steps.iter().any(|step| step.facts.exit_code == Some(runner::TOO_OLD));
+        if too_old && self.redeemed.spec.forge_runner.is_some() {
+            log.say("[forgeyard] the runner program of the image is too old for its forge (exit code 7): rebuild the image")?;
+        }
         log.close()?;
         let facts = self.facts(state, log);
         state.facts = Some(facts.clone());
+        state.runner.config = None;
         state.save(&state_path)?;
         self.upload(state, facts).await
+    }
+
+    /// Sees to it that a runner of a forge has its configuration. `false`: it gets none, or the job is stopped; all others
+    /// need none.
+    async fn configured(&self, state: &mut AgentState, log: &mut Log) -> Result<bool, Error> {
+        if self.redeemed.spec.forge_runner.is_none() || state.runner.config.is_some() {
+            return Ok(true);
+        }
+        log.begin(usize::MAX - 1, "[forgeyard] waiting for the configuration of the runner")?;
+        let limit = Duration::from_secs(self.machine.flavor.time_limit_seconds);
+        let fetched =
+            runner::configuration(self.client, self.session, state.started_at, limit, self.stop).await;
+        let had = match fetched {
+            Ok(config) => {
+                log.mask(runner::pieces(config.expose()));
+                state.runner.config = Some(config.expose().to_owned());
+                true
+            }
+            Err(Error::Stopped) => {
+                state.stop = self.stop.cause();
+                false
+            }
+            Err(error) => {
+                state.supervisor_error = Some(error.line());
+                false
+            }
+        };
+        state.save(&state::path(&self.folder.agent()))?;
+        Ok(had)
+    }
+
+    /// What is run, and the gate of a runner.
+    fn spec(&self, state: &AgentState) -> (JobSpec, Option<Gate>) {
+        let spec = &self.redeemed.spec;
+        let Some(runner) = &spec.forge_runner else { return (spec.clone(), None) };
+        let config = state.runner.config.as_deref().unwrap_or_default();
+        let gate = Gate::new(self.folder, &runner.forge, self.client, self.session);
+        (runner::spec(spec, runner, config), Some(gate))
     }
 
     /// Everything observed.
@@ -342,7 +394,8 @@ impl Attempt<'_> {
 fn succeeded(state: &AgentState, redeemed: &Redeemed) -> bool {
     state.stop.is_none()
         && state.supervisor_error.is_none()
-        && state.steps.len() == redeemed.spec.steps.len()
+        && state.steps.len()
+            == if redeemed.spec.forge_runner.is_some() { 1 } else { redeemed.spec.steps.len() }
         && state.steps.iter().all(|record| record.facts.exit_code == Some(0))
 }
 

@@ -363,6 +363,11 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
     let runner_id = RunnerId::derive(attempt_id, "runner");
     let limit = std::time::Duration::from_secs(place.flavor.time_limit_seconds);
     let lease_id = (!place.devices.is_empty()).then(|| LeaseId::derive(attempt_id, "lease"));
+    let asks = job.spec.as_mut().and_then(|spec| spec.forge_runner.as_mut());
+    if let (Some(runner), Some(offer)) = (asks, &place.pool.runners) {
+        // The image is that of the pool, and so is the program in it.
+        runner.program.clone_from(&offer.program);
+    }
     let image = tx.config().image(&place.pool.image).cloned();
     let Some(boots) = image else {
         let reason =

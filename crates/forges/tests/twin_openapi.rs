@@ -1,6 +1,8 @@
 //! The simulated GitHub is held against GitHub's published OpenAPI description: each of its answers, and each request
 //! that these tests make, must be what the description allows.
 
+#![allow(clippy::unwrap_used)]
+
 mod openapi;
 
 use forgeyard_forges::twin::{
@@ -66,12 +68,22 @@ impl Caller {
     }
 }
 
+/// What the published description gets wrong, with the reason: these faults are not ours.
+const DEFECTS: &[(&str, &str)] = &[
+    // The list wants an account to be a person *and* an enterprise (`allOf`); the single answer says `anyOf`.
+    ("GET /app/installations → 200", "/account`"),
+    // The single answer describes it, the list does not.
+    ("GET /app/installations → 200", "the field `client_id` is not described"),
+];
+
 /// Fails with all that is wrong with the calls so far; returns how many there were.
 fn hold_against(description: &mut Description, state: &State) -> usize {
     let calls: Vec<_> = state.calls().filter(|call| call.rest).cloned().collect();
     let faults: Vec<String> =
         calls.iter().flat_map(|call| description.faults_of(call, &call.request.path)).collect();
-    let unique: std::collections::BTreeSet<&String> = faults.iter().collect();
+    let known =
+        |fault: &&String| DEFECTS.iter().any(|(at, what)| fault.starts_with(at) && fault.contains(what));
+    let unique: std::collections::BTreeSet<&String> = faults.iter().filter(|fault| !known(fault)).collect();
     let lines: Vec<&str> = unique.iter().map(|fault| fault.as_str()).collect();
     assert!(lines.is_empty(), "{} faults:\n{}", lines.len(), lines.join("\n"));
     calls.len()

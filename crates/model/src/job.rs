@@ -222,6 +222,9 @@ pub struct ForgeRunner {
     pub forge: ForgeName,
     /// Labels that it registers with.
     pub labels: Vec<String>,
+    /// The runner program of the image, with its arguments; the pool that gives the machine says which.
+    #[serde(default = "crate::resources::runner_program")]
+    pub program: Vec<String>,
 }
 
 /// The package that a test is about.

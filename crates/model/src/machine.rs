@@ -2,7 +2,7 @@
 //!
 //! The provider writes everything here before it starts the agent; the agent writes only below `agent/`, `work/`,
 //! `out/`, `in/`, `tmp/` and `bundles/`. Paths are the same over restarts of both. The job sees only the contents of
-//! `work`, `out`, `in` and `tmp`.
+//! `work`, `out`, `in` and `tmp`; a runner of a forge also those of `bundles/runner/hook` and `bundles/runner/taken`.
 
 use crate::device::DeviceFacts;
 use crate::resources::{Flavor, Limit};
@@ -141,6 +141,16 @@ impl MachineFolder {
         self.dir.join("bundles")
     }
 
+    /// The hook of a runner of a forge and what it is answered; the job cannot write there.
+    pub fn hook(&self) -> PathBuf {
+        self.bundles().join("runner/hook")
+    }
+
+    /// Where the hook of a runner of a forge says what it took; the job can write there.
+    pub fn taken(&self) -> PathBuf {
+        self.bundles().join("runner/taken")
+    }
+
     /// The agent's own state.
     pub fn agent(&self) -> PathBuf {
         self.dir.join("agent")
@@ -186,3 +196,7 @@ impl MachineFolder {
 pub const INSIDE_INIT: &str = "/.forgeyard/init";
 /// Folder for the record of process 1, inside.
 pub const INSIDE_STATUS: &str = "/.forgeyard/status";
+/// Folder of [`MachineFolder::hook`], inside; the job cannot write there.
+pub const INSIDE_HOOK: &str = "/.forgeyard/hook";
+/// Folder of [`MachineFolder::taken`], inside.
+pub const INSIDE_TAKEN: &str = "/.forgeyard/taken";

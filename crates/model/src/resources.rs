@@ -176,4 +176,12 @@ pub struct RunnerOffer {
     pub exact: bool,
     /// Shape of its runners.
     pub flavor: FlavorName,
+    /// The runner program of the image, with its arguments.
+    #[serde(default = "runner_program")]
+    pub program: Vec<String>,
+}
+
+/// Where `scripts/install-runner.sh` puts the runner program of GitHub.
+pub fn runner_program() -> Vec<String> {
+    vec!["/opt/actions-runner/run.sh".to_owned()]
 }

@@ -10,11 +10,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
-use forgeyard_api::agent::{Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, Redeem, Redeemed};
+use forgeyard_api::agent::{
+    Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, RUNNER_CONFIG, RUNNER_TOOK, Redeem, Redeemed,
+    RunnerConfig, RunnerTook,
+};
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::job::JobSpec;
+use forgeyard_model::registration::TakenAnswer;
 use forgeyard_model::resources::Flavor;
 use forgeyard_model::verdict::ExitFacts;
 use forgeyard_model::{ArtifactId, AttemptId, Digest, Id as _, Lane, PipelineId, Timestamp};
@@ -44,6 +48,14 @@ pub(crate) struct Inner {
     pub(crate) refuse_logs: usize,
     /// So many further downloads break off in the middle.
     pub(crate) cut_blobs: usize,
+    /// The configuration of a runner; none is not there yet.
+    pub(crate) config: Option<String>,
+    /// How often it was handed out.
+    pub(crate) configs: usize,
+    /// What hooks said.
+    pub(crate) took: Vec<RunnerTook>,
+    /// What they are told; none is not decided yet.
+    pub(crate) answer: Option<TakenAnswer>,
 }
 
 #[derive(Clone)]
@@ -75,6 +87,8 @@ impl Farm {
             .route(&format!("{base}/blobs/{{digest}}"), get(blob))
             .route(&format!("{base}/artifacts/{{kind}}/{{name}}"), put(artifact))
             .route(&format!("{base}/finish"), post(finish))
+            .route(RUNNER_CONFIG, post(runner_config))
+            .route(RUNNER_TOOK, post(runner_took))
             .layer(axum::extract::DefaultBodyLimit::disable())
             .with_state(farm.clone());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -172,6 +186,30 @@ async fn heartbeat(
     inner.closed = true;
     inner.heartbeats.push(beat.step);
     Ok(Json(HeartbeatAnswer { cancel: inner.cancel }))
+}
+
+async fn runner_config(State(farm): State<Farm>, headers: HeaderMap) -> Answer<Response> {
+    let mut inner = farm.session(&headers)?;
+    let refused = |code| {
+        let error = ApiError::new(ErrorKind::Conflict, code, "refused by the simulated farm");
+        (StatusCode::CONFLICT, Json(error)).into_response()
+    };
+    if inner.heartbeats.iter().any(Option::is_some) {
+        return Ok(refused("registration.consumed"));
+    }
+    let Some(config) = inner.config.clone() else { return Ok(refused("registration.not_minted")) };
+    inner.configs += 1;
+    Ok(Json(RunnerConfig { name: "forgeyard-1".to_owned(), config }).into_response())
+}
+
+async fn runner_took(
+    State(farm): State<Farm>,
+    headers: HeaderMap,
+    Json(took): Json<RunnerTook>,
+) -> Answer<Json<TakenAnswer>> {
+    let mut inner = farm.session(&headers)?;
+    inner.took.push(took);
+    Ok(Json(inner.answer.clone().unwrap_or(TakenAnswer::Asked)))
 }
 
 async fn log(

@@ -300,9 +300,11 @@ impl Samples {
                 env: BTreeMap::new(),
                 subject: None,
                 pools: vec![parsed("pool")],
-                forge_runner: owner
-                    .demand()
-                    .map(|_| ForgeRunner { forge: parsed("github"), labels: vec![AWKWARD.to_owned()] }),
+                forge_runner: owner.demand().map(|_| ForgeRunner {
+                    forge: parsed("github"),
+                    labels: vec![AWKWARD.to_owned()],
+                    program: vec![AWKWARD.to_owned()],
+                }),
             }),
             outputs: vec!["out".to_owned()],
             test: None,

@@ -65,7 +65,7 @@ pub(crate) fn want(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
 
 fn spec_of(config: &FarmConfig, demand: &Demand, admission: &Admission) -> Option<JobSpec> {
     let offers = admission.pools.iter().filter_map(|name| config.pool(name)?.runners.as_ref());
-    let flavor = offers.filter_map(|offer| config.flavor(&offer.flavor)).next()?;
+    let (offer, flavor) = offers.filter_map(|offer| Some((offer, config.flavor(&offer.flavor)?))).next()?;
     Some(JobSpec {
         flavor: flavor.name.clone(),
         gpu: flavor.gpu.clone(),
@@ -81,6 +81,8 @@ fn spec_of(config: &FarmConfig, demand: &Demand, admission: &Admission) -> Optio
         forge_runner: Some(ForgeRunner {
             forge: demand.repository.forge.clone(),
             labels: demand.labels.clone(),
+            // That of the first pool; placing it puts that of the pool that gives the machine.
+            program: offer.program.clone(),
         }),
     })
 }

@@ -1,5 +1,6 @@
 //! People and organisations of the simulated GitHub.
 
+use super::clock::iso;
 use super::state::State;
 use forgeyard_model::forge::Person;
 use serde_json::{Value, json};
@@ -65,6 +66,21 @@ impl State {
 
     pub(super) fn person_json(&self, person: &Person) -> Value {
         self.simple_user(person.id, &person.login, false)
+    }
+
+    /// An account in full, as `GET /users/LOGIN` tells it.
+    pub(super) fn public_user_json(&self, id: u64) -> Value {
+        let mut body = self.account_json(id);
+        let created = iso(self.setup.now);
+        let more = json!({
+            "name": null, "company": null, "blog": "", "location": null, "email": null, "hireable": null,
+            "bio": null, "public_repos": 0, "public_gists": 0, "followers": 0, "following": 0,
+            "created_at": created, "updated_at": created, "user_view_type": "public",
+        });
+        if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+            body.extend(more);
+        }
+        body
     }
 
     fn simple_user(&self, id: u64, login: &str, organization: bool) -> Value {

@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    fn session_reply(&mut self, set: u64, session: &str) -> Reply {
+    pub(super) fn session_reply(&mut self, set: u64, session: &str) -> Reply {
         let life = self.setup.queue_token_validity;
         let (token, _) = self.give_token("queue-", Opens::Queue(session.to_owned()), life);
         let url = format!("{}/_apis/runtime/simulated-queue/{session}/messages", self.urls.actions);
@@ -404,8 +404,9 @@ impl State {
             "labels": job.spec.labels,
             "repository": repository.map(|id| self.full_name(id)),
             "repositoryId": repository,
-            "actor": run.map(|run| run.triggering_actor.login.clone()),
-            "actorId": run.map(|run| run.triggering_actor.id),
+            "actor": run.map(|run| run.spec.actor.login.clone()),
+            "actorId": run.map(|run| run.spec.actor.id),
+            "triggeringActor": run.map(|run| run.triggering_actor.login.clone()),
             "durationSeconds": job.spec.duration.as_secs(),
             "conclusion": job.spec.outcome.name(),
             "cancelRequested": job.cancel_requested,

@@ -301,7 +301,7 @@ impl State {
                 let level = level.as_str().unwrap_or("read");
                 if !row.permissions.get(name).is_some_and(|held| covers(held, level)) {
                     let text = "The permissions requested are not granted to this installation.";
-                    return Err(Reply::message(422, text));
+                    return Err(Reply::unprocessable(text));
                 }
             }
             permissions = asked
@@ -317,7 +317,7 @@ impl State {
             if !ids.iter().all(|id| owned(id) && row.sees(*id)) {
                 let text = "There is at least one repository that does not exist or is not accessible to the \
                             parent installation.";
-                return Err(Reply::message(422, text));
+                return Err(Reply::unprocessable(text));
             }
             repositories = Some(ids);
         }

@@ -2,7 +2,7 @@
 //! that are only links are mostly left out.
 
 use super::clock::iso;
-use super::jobs::{Conclusion, Job, JobStatus, JobView};
+use super::jobs::{Conclusion, Job, JobStatus, JobView, Run};
 use super::repositories::Pull;
 use super::state::State;
 use forgeyard_formats::webhook::compose::{ComposedPullRequest, ComposedPush};
@@ -61,20 +61,59 @@ impl State {
     fn around(&self, repository: u64, sender: Value, mut body: Value) -> Value {
         let owner = self.repositories.get(&repository).and_then(|one| self.accounts.get(&one.owner));
         if let Some(fields) = body.as_object_mut() {
-            fields.insert("repository".to_owned(), self.repository_json(repository));
+            let about = if self.setup.links_in_webhooks {
+                self.repository_json(repository)
+            } else {
+                self.short_repository_json(repository)
+            };
+            fields.insert("repository".to_owned(), about);
             fields.insert("sender".to_owned(), sender);
             if let Some(owner) = owner.filter(|owner| owner.organization) {
+                let url = format!("{}/orgs/{}", self.urls.api, owner.login);
                 let organization = json!({
                     "login": owner.login,
                     "id": owner.id,
                     "node_id": format!("simulated-organization-{}", owner.id),
-                    "url": format!("{}/orgs/{}", self.urls.api, owner.login),
+                    "url": url,
+                    "repos_url": format!("{url}/repos"),
+                    "events_url": format!("{url}/events"),
+                    "hooks_url": format!("{url}/hooks"),
+                    "issues_url": format!("{url}/issues"),
+                    "members_url": format!("{url}/members{{/member}}"),
+                    "public_members_url": format!("{url}/public_members{{/member}}"),
+                    "avatar_url": format!("{}/avatars/{}", self.urls.html, owner.id),
                     "description": null,
                 });
                 fields.insert("organization".to_owned(), organization);
             }
         }
         body
+    }
+
+    /// The deployment of a job that names an environment.
+    fn deployment_json(&self, job: &Job, run: &Run, environment: &str) -> Value {
+        let repository = format!("{}/repos/{}", self.urls.api, self.full_name(run.spec.repository));
+        let url = format!("{repository}/deployments/{}", job.id);
+        json!({
+            "url": url,
+            "id": job.id,
+            "node_id": format!("simulated-deployment-{}", job.id),
+            "task": "deploy",
+            "original_environment": environment,
+            "environment": environment,
+            "description": null,
+            "created_at": iso(job.created_at),
+            "updated_at": iso(self.now),
+            "statuses_url": format!("{url}/statuses"),
+            "repository_url": repository,
+            "creator": self.person_json(&run.spec.actor),
+            "sha": run.spec.head_sha,
+            "ref": run.spec.head_branch,
+            "payload": {},
+            "transient_environment": false,
+            "production_environment": false,
+            "performed_via_github_app": null,
+        })
     }
 
     /// Tells of a step of a job.
@@ -84,10 +123,7 @@ impl State {
         let repository = run.spec.repository;
         let mut body = json!({ "action": action, "workflow_job": self.job_json(job, &job.view()) });
         if let (Some(environment), Some(fields)) = (&job.spec.environment, body.as_object_mut()) {
-            fields.insert(
-                "deployment".to_owned(),
-                json!({ "id": job.id, "environment": environment, "sha": run.spec.head_sha, "task": "deploy" }),
-            );
+            fields.insert("deployment".to_owned(), self.deployment_json(job, run, environment));
         }
         let sender = self.person_json(&run.triggering_actor);
         let body = self.around(repository, sender, body);

@@ -109,6 +109,7 @@ impl Reply {
         Self::message(404, "Not Found")
     }
 
+    /// What is wrong with a field, in the form of `validation-error`.
     pub(super) fn invalid(field: &str, code: &str) -> Self {
         Self::json(
             422,
@@ -116,7 +117,24 @@ impl Reply {
                 "message": "Validation Failed",
                 "documentation_url": "https://docs.github.com/rest",
                 "errors": [{ "resource": "simulated", "field": field, "code": code }],
-                "status": "422",
+            }),
+        )
+    }
+
+    /// What cannot be done, in the form of `validation-error` without fields.
+    pub(super) fn unprocessable(message: &str) -> Self {
+        let body = json!({ "message": message, "documentation_url": "https://docs.github.com/rest" });
+        Self::json(422, &body)
+    }
+
+    /// The same in the form of `validation-error-simple`, which calls about runners have.
+    pub(super) fn invalid_text(error: &str) -> Self {
+        Self::json(
+            422,
+            &json!({
+                "message": "Invalid request.",
+                "documentation_url": "https://docs.github.com/rest",
+                "errors": [error],
             }),
         )
     }

@@ -77,6 +77,7 @@ pub struct Delivery {
     /// What became of it.
     pub sent: Sent,
     trouble: Option<Trouble>,
+    unheard: bool,
 }
 
 /// A delivery to be sent now.
@@ -99,6 +100,8 @@ pub enum Trouble {
     Lost,
     /// It does not arrive, and this status is recorded.
     Failed(u16),
+    /// It arrives, but the answer comes too late: it is recorded as failed, and a redelivery repeats it.
+    Unheard,
     /// It is sent twice.
     Duplicated,
     /// It is sent later.
@@ -139,6 +142,8 @@ pub struct HookChaos {
     pub lost: u16,
     /// Failed.
     pub failed: u16,
+    /// Arrived, and recorded as failed.
+    pub unheard: u16,
     /// Sent twice.
     pub duplicated: u16,
     /// Sent after the next.
@@ -260,6 +265,7 @@ impl State {
                 redelivery: false,
                 sent: Sent::Pending,
                 trouble: trouble.clone(),
+                unheard: false,
             };
             if trouble == Some(Trouble::Duplicated) {
                 self.send_after(wait, delivery.clone());
@@ -301,6 +307,7 @@ impl State {
         for (share, trouble) in [
             (chaos.lost, Trouble::Lost),
             (chaos.failed, Trouble::Failed(502)),
+            (chaos.unheard, Trouble::Unheard),
             (chaos.duplicated, Trouble::Duplicated),
             (chaos.swapped, Trouble::Swapped),
             (chaos.delayed, Trouble::Delayed(delay)),
@@ -322,7 +329,8 @@ impl State {
                 delivery.sent = Sent::Failed(status, "failed to connect to host".to_owned());
             }
             Some(Trouble::Swapped) => self.deliveries.held.push(id),
-            _ => {
+            other => {
+                delivery.unheard = other == Some(Trouble::Unheard);
                 let hook = delivery.hook;
                 self.deliveries.due.push_back(id);
                 let rows = &self.deliveries.rows;
@@ -379,7 +387,13 @@ impl State {
     pub fn delivery_answered(&mut self, id: u64, answer: Result<u16, String>) {
         if let Some(delivery) = self.deliveries.rows.get_mut(&id) {
             delivery.sent = match answer {
-                Ok(status) => Sent::Answered(status),
+                Ok(_) if delivery.unheard => Sent::Failed(504, "timed out".to_owned()),
+                Ok(status) => {
+                    if (200..300).contains(&status) && !self.setup.keep_accepted_bodies {
+                        delivery.body = Arc::from([]);
+                    }
+                    Sent::Answered(status)
+                }
                 Err(why) if why.contains("timed out") => Sent::Failed(504, "timed out".to_owned()),
                 Err(_) => Sent::Failed(502, "failed to connect to host".to_owned()),
             };
@@ -392,6 +406,7 @@ impl State {
         let mut again = old.clone();
         again.redelivery = true;
         again.sent = Sent::Pending;
+        again.unheard = false;
         again.trouble = self.trouble_for(hook, &again.event.clone(), again.action.clone().as_deref());
         if again.trouble == Some(Trouble::Lost) {
             again.trouble = Some(Trouble::Failed(502));

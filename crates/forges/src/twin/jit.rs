@@ -72,7 +72,7 @@ impl State {
         row.online = true;
         row.connected = true;
         self.jit_used.insert(secret);
-        self.idle.insert(id);
+        self.listen(id);
         Ok(id)
     }
 }

@@ -117,6 +117,8 @@ pub struct RunSpec {
     pub pull: Option<u64>,
     /// Who caused it.
     pub actor: Person,
+    /// Whether it waits for a maintainer's approval, as runs of first-time contributors from forks do.
+    pub needs_approval: bool,
     /// Its jobs.
     pub jobs: Vec<JobSpec>,
 }
@@ -133,6 +135,7 @@ impl RunSpec {
             head_repository: repository,
             pull: None,
             actor: actor.clone(),
+            needs_approval: false,
             jobs,
         }
     }
@@ -151,6 +154,8 @@ pub struct Run {
     pub attempt: u32,
     /// Who asked for the current attempt.
     pub triggering_actor: Person,
+    /// Whether it still waits for approval; then it has no jobs.
+    pub held: bool,
     /// When it was made.
     pub created_at: Timestamp,
     /// When the current attempt was made.

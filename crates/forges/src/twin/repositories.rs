@@ -1,5 +1,6 @@
 //! Repositories of the simulated GitHub: who may do what in them, their files, pull requests and environments.
 
+use super::clock::iso;
 use super::state::State;
 use forgeyard_formats::webhook::compose::ComposedRepository;
 use forgeyard_model::forge::Person;
@@ -179,12 +180,32 @@ impl State {
             "has_downloads": true, "has_issues": true, "has_projects": false, "has_wiki": false,
             "has_pages": false, "has_discussions": false, "archived": false, "disabled": false,
             "visibility": if repository.private { "private" } else { "public" },
-            "pushed_at": null, "created_at": null, "updated_at": null,
+            "pushed_at": iso(self.setup.now), "created_at": iso(self.setup.now), "updated_at": iso(self.setup.now),
         });
         if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
             body.extend(more);
         }
         body
+    }
+
+    /// What of a repository is read by those who count and decide; for simulations with many webhooks.
+    pub(super) fn short_repository_json(&self, id: u64) -> Value {
+        let full_name = self.full_name(id);
+        let repository = self.repositories.get(&id);
+        let owner = repository.and_then(|one| self.accounts.get(&one.owner));
+        json!({
+            "id": id,
+            "name": full_name.split('/').nth(1),
+            "full_name": full_name,
+            "private": repository.is_some_and(|one| one.private),
+            "fork": repository.is_some_and(|one| one.fork_of.is_some()),
+            "default_branch": repository.map(|one| one.default_branch.clone()),
+            "owner": {
+                "login": owner.map(|owner| owner.login.clone()),
+                "id": owner.map(|owner| owner.id),
+                "type": if owner.is_some_and(|owner| owner.organization) { "Organization" } else { "User" },
+            },
+        })
     }
 
     /// A repository as it stands inside other answers (`minimal-repository`).

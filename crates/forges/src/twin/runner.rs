@@ -58,8 +58,18 @@ pub struct GivenJob {
     pub run: u64,
     /// Attempt of the run.
     pub attempt: u64,
+    /// Its name.
+    pub name: String,
     /// `owner/name`.
     pub repository: String,
+    /// Id of the repository.
+    pub repository_id: u64,
+    /// Login of who caused the run.
+    pub actor: String,
+    /// Their id.
+    pub actor_id: u64,
+    /// Login of who asked for this attempt.
+    pub triggering_actor: String,
     /// How long its steps are to take.
     pub duration: Duration,
     /// How its steps are to end: `success`, `failure`, …
@@ -105,7 +115,12 @@ impl Runner {
             job,
             run: number("runId").unwrap_or(0),
             attempt: number("attempt").unwrap_or(1),
+            name: text("name"),
             repository: text("repository"),
+            repository_id: number("repositoryId").unwrap_or(0),
+            actor: text("actor"),
+            triggering_actor: text("triggeringActor"),
+            actor_id: number("actorId").unwrap_or(0),
             duration: Duration::from_secs(number("durationSeconds").unwrap_or(0)),
             conclusion: text("conclusion"),
             cancel_requested: value.get("cancelRequested").and_then(Value::as_bool).unwrap_or(false),

@@ -233,6 +233,7 @@ impl State {
         let Some(row) = self.runners.get_mut(&id) else { return };
         row.online = false;
         self.idle.remove(&id);
+        self.new_runners.remove(&id);
         let Some(job) = row.job else { return };
         if self.jobs.get(&job).is_some_and(|job| job.status() == JobStatus::InProgress) {
             self.after(self.setup.lost_after, Timer::Lost(id));
@@ -240,6 +241,12 @@ impl State {
             self.give_back(id, job);
             self.settle();
         }
+    }
+
+    /// A runner falls silent without a word: it counts as online until that is noticed, and may be given a job that
+    /// it will never begin (ARC #3953).
+    pub fn fall_silent(&mut self, id: u64) {
+        self.after(self.setup.noticed_after, Timer::Noticed(id));
     }
 
     /// A job that was handed out and not begun goes back to the queue.
@@ -250,7 +257,7 @@ impl State {
         }
         if let Some(row) = self.jobs.get_mut(&job) {
             row.assigned = None;
-            self.queued.insert(job);
+            self.enqueue(job);
         }
     }
 
@@ -291,6 +298,7 @@ impl State {
     /// The next time this job is handed out, it goes to the runner of this name or waits for it.
     pub fn steer(&mut self, job: u64, runner: &str) {
         self.steered.insert(job, runner.to_owned());
+        self.new_jobs.insert(job);
     }
 
     fn in_reach(&self, runner: &RunnerRow, repository: u64) -> bool {
@@ -328,14 +336,27 @@ impl State {
         }
     }
 
-    /// Hands queued jobs to idle runners, oldest job first.
+    /// Hands queued jobs to idle runners, oldest job first. Only pairs with something new in them are looked at.
     pub(super) fn bind(&mut self) {
-        if self.idle.is_empty() || self.queued.is_empty() {
-            return;
-        }
-        for job in self.queued.iter().copied().collect::<Vec<_>>() {
-            let mut able: Vec<u64> =
-                self.idle.iter().copied().filter(|runner| self.fits(*runner, job)).collect();
+        let new_jobs = std::mem::take(&mut self.new_jobs);
+        let new_runners = std::mem::take(&mut self.new_runners);
+        let jobs: Vec<u64> = match new_runners.is_empty() {
+            true => new_jobs.iter().copied().filter(|job| self.queued.contains(job)).collect(),
+            false => self.queued.iter().copied().collect(),
+        };
+        for job in jobs {
+            if self.idle.is_empty() {
+                return;
+            }
+            let mut able: Vec<u64> = if new_jobs.contains(&job) {
+                self.idle.iter().copied().filter(|runner| self.fits(*runner, job)).collect()
+            } else {
+                new_runners
+                    .intersection(&self.idle)
+                    .copied()
+                    .filter(|runner| self.fits(*runner, job))
+                    .collect()
+            };
             if let Some(name) = self.steered.get(&job) {
                 able.retain(|id| self.runners.get(id).is_some_and(|row| &row.name == name));
             }
@@ -346,10 +367,20 @@ impl State {
             if let Some(runner) = able.get(choice).copied() {
                 self.hand_out(job, runner);
             }
-            if self.idle.is_empty() {
-                return;
-            }
         }
+    }
+
+    /// A runner waits for a job.
+    pub(super) fn listen(&mut self, runner: u64) {
+        self.idle.insert(runner);
+        self.new_runners.insert(runner);
+    }
+
+    /// Something changed that decides who may take what: everything is matched anew.
+    pub fn rematch(&mut self) {
+        self.new_jobs = self.queued.clone();
+        self.to_offer = self.queued.clone();
+        self.settle();
     }
 
     fn hand_out(&mut self, job: u64, runner: u64) {
@@ -406,7 +437,7 @@ impl State {
             row.job = None;
             row.busy_since = None;
             if row.online {
-                self.idle.insert(runner);
+                self.listen(runner);
             }
         }
     }

@@ -46,11 +46,13 @@ impl State {
             }
             None => 1,
         };
-        let jobs = spec.jobs.clone();
+        let held = spec.needs_approval;
+        let jobs = if held { Vec::new() } else { spec.jobs.clone() };
         let run = Run {
             id,
             number,
             attempt: 1,
+            held,
             triggering_actor: spec.actor.clone(),
             created_at: self.now,
             started_at: self.now,
@@ -62,6 +64,16 @@ impl State {
         self.add_jobs(id, jobs);
         self.settle();
         id
+    }
+
+    /// A maintainer approves a run that waits for it. False when it does not.
+    pub fn approve_run(&mut self, id: u64) -> bool {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.held) else { return false };
+        run.held = false;
+        let jobs = run.spec.jobs.clone();
+        self.add_jobs(id, jobs);
+        self.settle();
+        true
     }
 
     pub(super) fn add_jobs(&mut self, run: u64, specs: Vec<JobSpec>) {
@@ -186,8 +198,15 @@ impl State {
         if self.jobs.get(&id).is_some_and(|job| job.hosted) {
             self.after(self.setup.hosted_start, Timer::HostedStart(id));
         } else {
-            self.queued.insert(id);
+            self.enqueue(id);
         }
+    }
+
+    /// A job wants a runner.
+    pub(super) fn enqueue(&mut self, id: u64) {
+        self.queued.insert(id);
+        self.to_offer.insert(id);
+        self.new_jobs.insert(id);
     }
 
     /// Adds a view that begins now.
@@ -223,6 +242,8 @@ impl State {
         }
         let now = self.now;
         self.queued.remove(&id);
+        self.to_offer.remove(&id);
+        self.new_jobs.remove(&id);
         self.steered.remove(&id);
         self.see(id, |view| {
             view.status = JobStatus::Completed;

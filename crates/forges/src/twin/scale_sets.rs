@@ -137,6 +137,7 @@ impl State {
             forgotten: BTreeSet::new(),
         };
         self.sets.rows.insert(id, set);
+        self.to_offer = self.queued.clone();
         self.settle();
         Ok(id)
     }
@@ -148,7 +149,9 @@ impl State {
 
     pub(super) fn remove_scale_set(&mut self, id: u64) -> bool {
         self.sets.claims.retain(|_, one| one.set != id);
-        self.sets.rows.remove(&id).is_some()
+        let known = self.sets.rows.remove(&id).is_some();
+        self.rematch();
+        known
     }
 
     /// Messages of a set that were not deleted.
@@ -174,22 +177,38 @@ impl State {
 
     /// Offers queued jobs to the sets that cover them.
     pub(super) fn offer_to_sets(&mut self) {
-        if self.sets.rows.is_empty() || self.queued.is_empty() {
+        if self.sets.rows.is_empty() || self.to_offer.is_empty() {
+            self.to_offer.clear();
             return;
         }
-        for id in self.queued.iter().copied().collect::<Vec<_>>() {
-            if self.sets.claims.contains_key(&id) {
-                continue;
+        let mut full = BTreeSet::new();
+        for id in self.to_offer.iter().copied().collect::<Vec<_>>() {
+            if full.len() == self.sets.rows.len() {
+                return;
             }
-            let Some(job) = self.jobs.get(&id) else { continue };
-            let set = self.sets.rows.values().find(|set| self.set_covers(set, job)).map(|set| set.id);
-            let Some(set) = set else { continue };
+            let job = self.jobs.get(&id).filter(|job| self.queued.contains(&job.id));
+            let unclaimed = job.filter(|job| !self.sets.claims.contains_key(&job.id));
+            let set = unclaimed.and_then(|job| self.sets.rows.values().find(|set| self.set_covers(set, job)));
+            let (Some(job), Some(set)) = (unclaimed, set.map(|set| set.id)) else {
+                self.to_offer.remove(&id);
+                continue;
+            };
             if self.setup.reruns_unannounced && job.attempt > 1 {
-                self.sets.claims.insert(id, Claimed { set, claim: Claim::Stuck, tries: 0 });
-            } else if self.room(set) {
+                self.claim(id, Claimed { set, claim: Claim::Stuck, tries: 0 });
+                self.to_offer.remove(&id);
+            } else if !full.contains(&set) && self.room(set) {
                 self.offer(set, id, 0);
+                self.to_offer.remove(&id);
+            } else {
+                full.insert(set);
             }
         }
+    }
+
+    /// Notes that a set has a job; who may take it is looked at anew.
+    fn claim(&mut self, job: u64, claimed: Claimed) {
+        self.sets.claims.insert(job, claimed);
+        self.new_jobs.insert(job);
     }
 
     /// Whether the capacity that the listener named has room for one more.
@@ -199,7 +218,7 @@ impl State {
     }
 
     fn offer(&mut self, set: u64, job: u64, tries: u32) {
-        self.sets.claims.insert(job, Claimed { set, claim: Claim::Offered, tries });
+        self.claim(job, Claimed { set, claim: Claim::Offered, tries });
         self.tell_set(set, job, "JobAvailable", json!({}));
     }
 
@@ -214,6 +233,7 @@ impl State {
             claimed.claim = Claim::Assigned(self.now);
             claimed.tries += 1;
             let attempt = claimed.tries;
+            self.new_jobs.insert(*request);
             self.tell_set(set, *request, "JobAssigned", json!({}));
             self.after(self.setup.reassign_after, Timer::Reassign { set, job: *request, attempt });
             taken.push(*request);
@@ -237,7 +257,7 @@ impl State {
         if claimed.tries < self.setup.assign_tries {
             self.offer(set, job, claimed.tries);
         } else {
-            self.sets.claims.insert(job, Claimed { claim: Claim::Stuck, ..claimed });
+            self.claim(job, Claimed { claim: Claim::Stuck, ..claimed });
         }
     }
 

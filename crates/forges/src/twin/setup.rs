@@ -44,6 +44,12 @@ pub struct Setup {
     pub unused_runner_kept: Duration,
     /// A runner that went silent in a job loses the job after this (assumed).
     pub lost_after: Duration,
+    /// A runner that falls silent counts as online for so long (assumed).
+    pub noticed_after: Duration,
+    /// Whether bodies of webhooks hold all links of a repository. Simulations with many jobs go without.
+    pub links_in_webhooks: bool,
+    /// Whether bodies of deliveries that were accepted are kept for later reading.
+    pub keep_accepted_bodies: bool,
     /// A queued job is cancelled after this (documented: 24 hours).
     pub queue_limit: Duration,
     /// How long deliveries are listed (documented: 3 days, Enterprise Server 7).
@@ -103,6 +109,9 @@ impl Default for Setup {
             installation_token_validity: HOUR,
             unused_runner_kept: DAY,
             lost_after: 10 * MINUTE,
+            noticed_after: 2 * MINUTE,
+            links_in_webhooks: true,
+            keep_accepted_bodies: true,
             queue_limit: DAY,
             delivery_history: 3 * DAY,
             delivery_delay: Duration::from_secs(1),

@@ -24,6 +24,8 @@ pub struct Behaviour {
     pub never_connects: bool,
     /// It falls silent after this much of the work (out of memory, power loss).
     pub dies_after: Option<Duration>,
+    /// Whether its job-started hook asks somebody before the first step: it waits for [`State::answer_hook`].
+    pub asks: bool,
     /// Without a job, it exits after this.
     pub idle_limit: Option<Duration>,
 }
@@ -38,6 +40,7 @@ impl Default for Behaviour {
             too_old: false,
             never_connects: false,
             dies_after: None,
+            asks: false,
             idle_limit: None,
         }
     }
@@ -52,6 +55,8 @@ pub enum Phase {
     Listening,
     /// It has a job that it has not begun.
     Given(u64),
+    /// It has begun the job, and its job-started hook asks whether it may go on.
+    Asking(u64),
     /// It works.
     Working(u64),
     /// It fell silent.
@@ -110,6 +115,19 @@ impl State {
         }
     }
 
+    /// The machine of a stand-in runner loses its power: the forge does not hear of it.
+    pub fn lose_power(&mut self, id: u64) {
+        let Some(stand_in) = self.stand_ins.get_mut(&id) else { return };
+        if matches!(stand_in.phase, Phase::Exited(_)) {
+            return;
+        }
+        stand_in.phase = Phase::Dead;
+        stand_in.step += 1;
+        if let Some(runner) = stand_in.runner {
+            self.fall_silent(runner);
+        }
+    }
+
     fn next_step(&mut self, id: u64, wait: Duration) {
         if let Some(stand_in) = self.stand_ins.get_mut(&id) {
             stand_in.step += 1;
@@ -136,7 +154,7 @@ impl State {
             }
             Phase::Given(job) => self.stand_in_begins(id, &stand_in, job),
             Phase::Working(job) => self.stand_in_ends(id, &stand_in, job),
-            Phase::Dead | Phase::Exited(_) => {}
+            Phase::Asking(_) | Phase::Dead | Phase::Exited(_) => {}
         }
     }
 
@@ -166,6 +184,26 @@ impl State {
         if !self.begin_job(runner) {
             return self.enter(id, Phase::Listening);
         }
+        if stand_in.behaviour.asks {
+            return self.enter(id, Phase::Asking(job));
+        }
+        self.stand_in_works(id, stand_in, job);
+    }
+
+    /// Answers the job-started hook. Refused, the job fails and no step of it has run.
+    pub fn answer_hook(&mut self, id: u64, allowed: bool) {
+        let Some(stand_in) = self.stand_ins.get(&id).cloned() else { return };
+        let Phase::Asking(job) = stand_in.phase else { return };
+        if allowed {
+            return self.stand_in_works(id, &stand_in, job);
+        }
+        self.enter(id, Phase::Exited(0));
+        if let Some(runner) = stand_in.runner {
+            self.end_job(runner, Conclusion::Failure);
+        }
+    }
+
+    fn stand_in_works(&mut self, id: u64, stand_in: &StandIn, job: u64) {
         self.enter(id, Phase::Working(job));
         let own = self.jobs.get(&job).map_or(Duration::ZERO, |job| job.spec.duration);
         let work = stand_in.behaviour.work.unwrap_or(own);
@@ -189,7 +227,9 @@ impl State {
     }
 
     pub(super) fn stand_in_got_job(&mut self, id: u64) {
-        let Some(stand_in) = self.stand_ins.get_mut(&id) else { return };
+        let Some(stand_in) = self.stand_ins.get_mut(&id).filter(|one| one.phase != Phase::Dead) else {
+            return;
+        };
         let job = stand_in.runner.and_then(|runner| self.runners.get(&runner)).and_then(|row| row.job);
         if let Some(job) = job {
             stand_in.phase = Phase::Given(job);

@@ -72,6 +72,8 @@ pub(super) enum Timer {
     WaitOver(u64),
     /// A runner that went silent loses its job.
     Lost(u64),
+    /// It is noticed that a runner went silent.
+    Noticed(u64),
     /// A runner of one use that never connected is removed.
     Unused(u64),
     /// An assigned job was not taken.
@@ -112,6 +114,12 @@ pub struct State {
     pub(super) runners: BTreeMap<u64, RunnerRow>,
     /// Runners that are online and hold no job.
     pub(super) idle: BTreeSet<u64>,
+    /// Queued jobs that no set was looked for since something changed about them.
+    pub(super) to_offer: BTreeSet<u64>,
+    /// Queued jobs and idle runners that are new, so that only they are matched.
+    pub(super) new_jobs: BTreeSet<u64>,
+    /// See `new_jobs`.
+    pub(super) new_runners: BTreeSet<u64>,
     pub(super) groups: BTreeMap<u64, Group>,
     /// JIT configurations by their secret.
     pub(super) jit: BTreeMap<String, u64>,
@@ -171,6 +179,9 @@ impl State {
             queued: BTreeSet::new(),
             runners: BTreeMap::new(),
             idle: BTreeSet::new(),
+            to_offer: BTreeSet::new(),
+            new_jobs: BTreeSet::new(),
+            new_runners: BTreeSet::new(),
             groups: BTreeMap::new(),
             jit: BTreeMap::new(),
             jit_used: BTreeSet::new(),
@@ -249,6 +260,7 @@ impl State {
             Timer::QueueLimit(job) => self.queue_limit_reached(job),
             Timer::WaitOver(job) => self.environment_wait_over(job),
             Timer::Lost(runner) => self.runner_lost(runner),
+            Timer::Noticed(runner) => self.disconnect(runner),
             Timer::Unused(runner) => self.runner_unused(runner),
             Timer::Reassign { set, job, attempt } => self.reassign(set, job, attempt),
             Timer::StandIn { id, step } => self.stand_in_step(id, step),

@@ -113,7 +113,8 @@ impl Description {
         let schema = match &described {
             Some(response) => response["content"]["application/json"]["schema"].clone(),
             // Who may not call, and who calls too often, is told so everywhere; and reports name more refusals.
-            None if matches!(status, 400 | 401 | 403 | 404 | 409 | 422 | 429 | 500..) => {
+            None if status == 422 => json!({ "$ref": "#/components/schemas/validation-error" }),
+            None if matches!(status, 400 | 401 | 403 | 404 | 409 | 429 | 500..) => {
                 json!({ "$ref": "#/components/schemas/basic-error" })
             }
             None => return vec![format!("the status {status} is not described")],
@@ -260,4 +261,21 @@ fn convert(schema: &Value, wanted: &mut BTreeSet<String>) -> Value {
         }
         None => json!({ "anyOf": [Value::Object(out), { "type": "null" }] }),
     }
+}
+
+#[test]
+fn nullable_lets_null_through_and_nothing_else() {
+    let root = json!({ "components": { "schemas": { "who": { "type": "object", "required": ["id"] } } } });
+    let mut description = Description { root, compiled: BTreeMap::new() };
+    let schema = json!({ "type": "object", "properties": {
+        "text": { "type": "string", "nullable": true, "enum": ["a"] },
+        "who": { "nullable": true, "allOf": [{ "$ref": "#/components/schemas/who" }] },
+        "plain": { "type": "integer" },
+    } });
+    let good = json!({ "text": null, "who": null, "plain": 1 });
+    assert_eq!(description.check("one", &schema, &good), Vec::<String>::new());
+    let bad = json!({ "text": "b", "who": {}, "plain": null });
+    assert_eq!(description.check("one", &schema, &bad).len(), 3);
+    let more = json!({ "made_up": 1 });
+    assert_eq!(description.invented(&schema, &more, ""), ["at ``: the field `made_up` is not described"]);
 }

@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::sandbox::oci::Shown;
-use forgeyard_model::machine::{INSIDE_INIT, INSIDE_STATUS};
+use forgeyard_model::machine::{INSIDE_HOOK, INSIDE_INIT, INSIDE_STATUS, INSIDE_TAKEN};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -161,7 +161,9 @@ fn frame(root: &Path, wanted: &Wanted<'_>) -> Result<(), Error> {
     std::fs::set_permissions(&run, Permissions::from_mode(0o1777))
         .map_err(|source| failed("open up", &run, source))?;
     file(&below(root, Path::new(INSIDE_INIT)), None)?;
-    folder(&below(root, Path::new(INSIDE_STATUS)))?;
+    for inside in [INSIDE_STATUS, INSIDE_HOOK, INSIDE_TAKEN] {
+        folder(&below(root, Path::new(inside)))?;
+    }
     link(Path::new("/tmp"), &root.join("var/tmp"))?;
     let job = wanted.job;
     let etc = root.join("etc");

@@ -64,6 +64,7 @@ pub(super) fn pool(name: &str, isolation: Isolation, labels: &[&str], exact: boo
             labels: labels.iter().map(|label| (*label).to_owned()).collect(),
             exact,
             flavor: flavor.parse().unwrap(),
+            program: vec![format!("/opt/{name}/run.sh")],
         }),
     }
 }

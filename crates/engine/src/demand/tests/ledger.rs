@@ -19,6 +19,7 @@ fn a_queued_job_is_looked_up_allowed_and_launched() {
     assert_eq!(job.owner, Owner::Demand(desk.demand(JOB).id));
     let runner = job.spec.as_ref().unwrap().forge_runner.as_ref().unwrap();
     assert_eq!(runner.labels, ["self-hosted", "Linux", "x64"], "labels are kept as they were written");
+    assert_eq!(runner.program, [format!("/opt/{}/run.sh", desk.runner(JOB).pool)], "that of its pool");
     assert_eq!(desk.demand(JOB).admission.as_ref().unwrap().by, ["demo"]);
 }
 

@@ -20,14 +20,14 @@ impl State {
             }
             ("GET", ["users", login]) => {
                 let id = self.account_by_login(login).ok_or_else(Reply::not_found)?.id;
-                Ok(Reply::json(200, &self.account_json(id)))
+                Ok(Reply::json(200, &self.public_user_json(id)))
             }
             ("GET", ["user", id]) => {
                 let id = id_of(id)?;
                 if !self.accounts.contains_key(&id) {
                     return Err(Reply::not_found());
                 }
-                Ok(Reply::json(200, &self.account_json(id)))
+                Ok(Reply::json(200, &self.public_user_json(id)))
             }
             (_, ["app", rest @ ..]) => {
                 let Caller::App(app) = context.caller else {

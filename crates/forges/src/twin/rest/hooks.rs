@@ -36,7 +36,7 @@ impl State {
                     None => None,
                     Some(cursor) => match cursor.strip_prefix("v1_").and_then(|text| text.parse().ok()) {
                         Some(id) => Some(id),
-                        None => return Err(Reply::message(422, "The cursor is not valid")),
+                        None => return Err(Reply::unprocessable("The cursor is not valid")),
                     },
                 };
                 let (page, cursor) = self.deliveries_page(hook, before, size);

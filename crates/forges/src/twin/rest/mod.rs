@@ -68,7 +68,9 @@ impl State {
                 self.repository_calls(&context, id, rest)
             }
             // Runner endpoints of enterprises take classic personal tokens only (runners.md §3.3).
-            ["enterprises", ..] => Err(Reply::message(403, "Resource not accessible by integration")),
+            ["enterprises", ..] if matches!(context.caller, Caller::Installation { .. }) => {
+                Err(Reply::message(403, "Resource not accessible by integration"))
+            }
             _ => Err(not_simulated()),
         }
     }

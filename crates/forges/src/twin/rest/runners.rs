@@ -53,11 +53,7 @@ impl State {
                 match self.remove_runner(id) {
                     Ok(()) => Ok(Reply::empty(204)),
                     Err(error @ RemoveError::JobStillRunning { .. }) => {
-                        let body = json!({
-                            "message": error.to_string(),
-                            "documentation_url": "https://docs.github.com/rest",
-                        });
-                        Err(Reply::json(422, &body))
+                        Err(Reply::unprocessable(&error.to_string()))
                     }
                     Err(RemoveError::Unknown) => Err(Reply::not_found()),
                 }
@@ -69,16 +65,16 @@ impl State {
     fn generate_jit(&mut self, context: &Context<'_>, scope: Scope) -> Result<Reply, Reply> {
         let body = context.request.parse()?;
         let name = body.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| Reply::invalid("name", "missing_field"))?.to_owned();
+        let name = name.ok_or_else(|| Reply::invalid_text("`name` wasn't supplied."))?.to_owned();
         let group = body.get("runner_group_id").and_then(Value::as_u64);
-        let group = group.ok_or_else(|| Reply::invalid("runner_group_id", "missing_field"))?;
+        let group = group.ok_or_else(|| Reply::invalid_text("`runner_group_id` wasn't supplied."))?;
         let labels: Vec<String> = body
             .get("labels")
             .and_then(Value::as_array)
             .map(|labels| labels.iter().filter_map(Value::as_str).map(str::to_owned).collect())
             .unwrap_or_default();
         if labels.is_empty() || labels.len() > 100 {
-            return Err(Reply::invalid("labels", "invalid"));
+            return Err(Reply::invalid_text("`labels` takes 1 to 100 labels."));
         }
         let work_folder = body.get("work_folder").and_then(Value::as_str).unwrap_or("_work").to_owned();
         let spec = RunnerSpec { scope, name, group, labels, work_folder, set: None };

@@ -100,6 +100,13 @@ impl State {
             ("GET", ["attempts", number, "jobs"]) => {
                 Ok(self.list_jobs(context, id, Some(attempt_of(number, attempt)?)))
             }
+            ("POST", ["approve"]) => {
+                if self.approve_run(id) {
+                    Ok(Reply::json(201, &json!({})))
+                } else {
+                    Err(Reply::message(403, "This run does not wait for approval"))
+                }
+            }
             ("POST", ["rerun"]) => self.rerun_call(context, id, Rerun::All),
             ("POST", ["rerun-failed-jobs"]) => self.rerun_call(context, id, Rerun::Failed),
             ("POST", ["cancel" | "force-cancel"]) => {
@@ -145,9 +152,11 @@ impl State {
         let at = self.seen_at();
         let wanted = query.get("status");
         let fits = |run: &&Run| {
+            if run.spec.repository != repository {
+                return false;
+            }
             let (status, conclusion) = self.run_status(run.id, run.attempt, at);
-            run.spec.repository == repository
-                && wanted.is_none_or(|wanted| *wanted == status || Some(wanted.as_str()) == conclusion)
+            wanted.is_none_or(|wanted| *wanted == status || Some(wanted.as_str()) == conclusion)
                 && query.get("event").is_none_or(|event| *event == run.spec.event)
                 && query.get("branch").is_none_or(|branch| *branch == run.spec.head_branch)
                 && query.get("head_sha").is_none_or(|sha| *sha == run.spec.head_sha)
@@ -180,8 +189,11 @@ impl State {
 
     /// Status and conclusion of a run, which follow from its jobs.
     fn run_status(&self, run: u64, attempt: u32, at: Timestamp) -> (&'static str, Option<&'static str>) {
-        let ids = self.runs.get(&run).map(|run| run.jobs.as_slice()).unwrap_or_default();
-        let jobs = ids.iter().filter_map(|id| self.jobs.get(id)).filter(|job| job.attempt == attempt);
+        let Some(row) = self.runs.get(&run) else { return ("pending", None) };
+        if row.held {
+            return ("completed", Some("action_required"));
+        }
+        let jobs = row.jobs.iter().filter_map(|id| self.jobs.get(id)).filter(|job| job.attempt == attempt);
         let views: Vec<Option<&JobView>> = jobs.map(|job| job.view_at(at)).collect();
         let has = |status: JobStatus| {
             views.iter().any(|view| view.map_or(JobStatus::Blocked, |view| view.status) == status)

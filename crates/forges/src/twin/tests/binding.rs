@@ -138,3 +138,34 @@ fn a_group_keeps_its_runners_from_other_repositories() {
     ));
     assert!(world.state.current_jobs(run)[0].assigned.is_some());
 }
+
+#[test]
+fn arc_3953_runner_that_lost_power_can_still_be_given_a_job() {
+    let mut world = World::new();
+    let dark = world.runner("dark", &["gpu"], Behaviour::default());
+    world.state.lose_power(dark);
+    let (_, jobs) = world.run(vec![JobSpec::new("build", &["gpu"])]);
+    assert!(world.state.job(jobs[0]).unwrap().assigned.is_some());
+    world.runner("next", &["gpu"], Behaviour::default());
+    world.state.advance(MINUTE);
+    assert_eq!(world.taken_by(jobs[0]), None);
+    world.state.advance(MINUTE * 2);
+    assert_eq!(world.taken_by(jobs[0]).unwrap(), "next");
+}
+
+#[test]
+fn a_job_that_the_hook_refuses_fails_before_its_first_step() {
+    let mut world = World::new();
+    let asks = Behaviour { asks: true, ..Behaviour::default() };
+    let (_, jobs) = world.run(vec![JobSpec::new("build", &["gpu"]), JobSpec::new("test", &["gpu"])]);
+    let first = world.runner("first", &["gpu"], asks.clone());
+    let second = world.runner("second", &["gpu"], asks);
+    world.state.advance(MINUTE);
+    assert_eq!(world.state.stand_in_phase(first), Some(&Phase::Asking(jobs[0])));
+    world.state.answer_hook(first, false);
+    world.state.answer_hook(second, true);
+    assert_eq!(world.state.job(jobs[0]).unwrap().view().conclusion, Some(Conclusion::Failure));
+    assert_eq!(world.state.stand_in_phase(second), Some(&Phase::Working(jobs[1])));
+    world.state.advance(MINUTE);
+    assert_eq!(world.state.job(jobs[1]).unwrap().view().conclusion, Some(Conclusion::Success));
+}

@@ -279,3 +279,22 @@ fn recorded_calls_name_the_caller_and_hold_no_token() {
     assert_eq!(callers, [app.as_str(), installation.as_str(), "anonymous"]);
     assert!(world.state.calls().all(|call| !format!("{:?}", call.request).contains(&token)));
 }
+
+#[test]
+fn quota_that_others_used_up_shows_in_the_headers() {
+    let mut world = World::new();
+    let caller = format!("installation:{}", world.installation);
+    world.state.use_up(&caller, "core", 100);
+    let reply = world.rest("GET", "/installation/repositories", &json!({}));
+    assert_eq!(reply.header("x-ratelimit-remaining"), Some("99"));
+    let limits = world.rest("GET", "/rate_limit", &json!({})).value();
+    assert_eq!(limits["resources"]["core"]["remaining"], 99, "asking for it costs nothing");
+    assert_eq!(limits["resources"]["actions_runner_registration"]["remaining"], 10_000);
+}
+
+#[test]
+fn runner_calls_of_enterprises_refuse_installations() {
+    let mut world = World::new();
+    let reply = world.rest("GET", "/enterprises/big/actions/runners", &json!({}));
+    assert_eq!(reply.value()["message"], "Resource not accessible by integration");
+}

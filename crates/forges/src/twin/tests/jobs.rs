@@ -114,3 +114,17 @@ fn a_job_that_nobody_takes_is_cancelled_after_a_day() {
     world.state.advance(MINUTE * 60 * 25);
     assert_eq!(world.state.job(jobs[0]).unwrap().view().conclusion, Some(Conclusion::Cancelled));
 }
+
+#[test]
+fn a_run_that_needs_approval_has_no_jobs_until_somebody_approves() {
+    let mut world = World::new();
+    let person = world.person.clone();
+    let mut spec = RunSpec::push(world.repository, &person, vec![JobSpec::new("build", &["gpu"])]);
+    spec.needs_approval = true;
+    let run = world.state.start_run(spec);
+    let path = format!("/repos/lab/solver/actions/runs/{run}");
+    assert_eq!(world.rest("GET", &path, &json!({})).value()["conclusion"], "action_required");
+    assert_eq!(world.rest("POST", &format!("{path}/approve"), &json!({})).status, 201);
+    assert_eq!(world.rest("GET", &path, &json!({})).value()["status"], "queued");
+    assert_eq!(world.rest("POST", &format!("{path}/approve"), &json!({})).status, 403);
+}

@@ -1,6 +1,7 @@
 //! Claims about the simulated GitHub.
 
 mod binding;
+mod bulk;
 mod calls;
 mod jobs;
 mod scale_sets;

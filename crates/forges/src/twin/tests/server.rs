@@ -132,3 +132,53 @@ async fn paths_of_an_enterprise_server_have_their_prefix() {
     let url = format!("{}/meta", twin.base());
     assert_eq!(call("GET", &url, &[], Vec::new(), LIMIT).await.unwrap().status, 404);
 }
+
+#[tokio::test]
+async fn a_held_poll_is_answered_when_a_job_comes() {
+    let twin = twin(Setup { poll_hold_real: LIMIT, ..Setup::default() }, None).await;
+    let set = twin.with(|state| {
+        let org = state.account_by_login("lab").unwrap().id;
+        state.add_scale_set(Scope::Organization(org), 1, "gpus", vec!["gpu".to_owned()], json!({})).unwrap()
+    });
+    let (queue, token) = twin.with(|state| {
+        let session = state.open_session(set, "farm").unwrap();
+        let body = state.session_reply(set, &session).value();
+        let text = |name: &str| body[name].as_str().unwrap().to_owned();
+        (text("messageQueueUrl"), format!("Bearer {}", text("messageQueueAccessToken")))
+    });
+    let polling = tokio::spawn(async move {
+        call("GET", &queue, &[("authorization", &token)], Vec::new(), LIMIT).await.unwrap()
+    });
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert!(!polling.is_finished());
+    twin.with(|state| {
+        let repository = state.repository_by_name("lab/solver").unwrap().id;
+        let person = state.account_by_login("ada").unwrap().person();
+        state.start_run(RunSpec::push(repository, &person, vec![JobSpec::new("build", &["gpu"])]));
+    });
+    let answer = polling.await.unwrap();
+    assert_eq!(answer.status, 200);
+    assert!(String::from_utf8(answer.body).unwrap().contains("JobAvailable"));
+}
+
+#[tokio::test]
+async fn a_poll_without_news_ends_with_202_after_its_simulated_time() {
+    let twin = twin(Setup { poll_hold_real: LIMIT, ..Setup::default() }, None).await;
+    let (queue, token) = twin.with(|state| {
+        let org = state.account_by_login("lab").unwrap().id;
+        let labels = vec!["gpu".to_owned()];
+        let set = state.add_scale_set(Scope::Organization(org), 1, "gpus", labels, json!({})).unwrap();
+        let session = state.open_session(set, "farm").unwrap();
+        let body = state.session_reply(set, &session).value();
+        let text = |name: &str| body[name].as_str().unwrap().to_owned();
+        (text("messageQueueUrl"), format!("Bearer {}", text("messageQueueAccessToken")))
+    });
+    let polling = tokio::spawn(async move {
+        call("GET", &queue, &[("authorization", &token)], Vec::new(), LIMIT).await.unwrap()
+    });
+    while !polling.is_finished() {
+        twin.advance(Duration::from_secs(10)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(polling.await.unwrap().status, 202);
+}

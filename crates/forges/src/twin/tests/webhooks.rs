@@ -192,3 +192,43 @@ fn a_button_of_a_check_run_tells_the_app() {
     assert_eq!(body["requested_action"]["identifier"], "approve");
     assert_eq!(body["sender"]["id"], person.id);
 }
+
+#[test]
+fn a_delivery_whose_answer_came_too_late_arrived_and_is_listed_as_failed() {
+    let mut world = World::new();
+    world.state.plan_hook_fault(HookFault::next("workflow_job", "queued", Trouble::Unheard));
+    world.run(vec![JobSpec::new("build", &["gpu"])]);
+    world.state.advance(Duration::from_secs(1));
+    assert_eq!(actions(&deliver(&mut world, 202)), ["queued"]);
+    let list = world.app_call("GET", "/app/hook/deliveries", &json!({})).value();
+    assert_eq!((list[0]["status_code"].clone(), list[0]["status"].clone()), (json!(504), json!("timed out")));
+    let path = format!("/app/hook/deliveries/{}/attempts", list[0]["id"]);
+    world.app_call("POST", &path, &json!({}));
+    world.state.advance(Duration::from_secs(1));
+    assert_eq!(actions(&deliver(&mut world, 202)), ["queued"], "the receiver gets it a second time");
+}
+
+#[test]
+fn hooks_of_organisations_and_repositories_have_lists_of_their_own() {
+    let mut world = World::new();
+    let url = Some("http://127.0.0.1:9/hook");
+    let (org, repository) = (world.org, world.repository);
+    let of_org = world.state.add_hook(HookOwner::Organization(org), url, Secret::new("k"), &["workflow_job"]);
+    let of_repository =
+        world.state.add_hook(HookOwner::Repository(repository), url, Secret::new("k"), &["workflow_job"]);
+    world.run(vec![JobSpec::new("build", &["gpu"])]);
+    world.state.advance(Duration::from_secs(1));
+    deliver(&mut world, 500);
+    let token = world.state.add_personal_token(world.person.id);
+    let bearer = format!("Bearer {}", token.expose());
+    for base in [format!("/orgs/lab/hooks/{of_org}"), format!("/repos/lab/solver/hooks/{of_repository}")] {
+        let get = Request::new("GET", &format!("{base}/deliveries")).header("authorization", &bearer);
+        let list = world.call(&get).value();
+        assert_eq!(list.as_array().unwrap().len(), 1);
+        let path = format!("{base}/deliveries/{}/attempts", list[0]["id"]);
+        let post = Request::new("POST", &path).header("authorization", &bearer);
+        assert_eq!(world.call(&post).status, 202);
+    }
+    let foreign = format!("/repos/lab/solver/hooks/{of_org}/deliveries");
+    assert_eq!(world.call(&Request::new("GET", &foreign).header("authorization", &bearer)).status, 404);
+}
