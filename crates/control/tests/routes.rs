@@ -63,6 +63,8 @@ fn registered(text: &str) -> Vec<(String, Method)> {
             "agent::BLOB" => agent::BLOB,
             "agent::ARTIFACT" => agent::ARTIFACT,
             "agent::FINISH" => agent::FINISH,
+            "agent::RUNNER_CONFIG" => agent::RUNNER_CONFIG,
+            "agent::RUNNER_TOOK" => agent::RUNNER_TOOK,
             "site::JOIN" => site::JOIN,
             "site::DESIRED" => site::DESIRED,
             "site::REPORT" => site::REPORT,

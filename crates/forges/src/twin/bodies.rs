@@ -209,11 +209,15 @@ impl State {
         }
     }
 
-    /// A pull request as webhooks and lists show it.
+    /// A pull request as lists show it: with less than webhooks do.
     pub(super) fn pull_json(&self, repository: u64, number: u64) -> Option<Value> {
         let author = self.repositories.get(&repository)?.pulls.get(&number)?.author.clone();
         let mut body = self.pull_body(repository, number, "opened", "", &author)?;
-        body.get_mut("pull_request").map(Value::take)
+        let mut pull = body.get_mut("pull_request").map(Value::take)?;
+        for only_alone in ["maintainer_can_modify", "mergeable", "mergeable_state", "merged"] {
+            pull.as_object_mut()?.remove(only_alone);
+        }
+        Some(pull)
     }
 
     fn pull_body(
