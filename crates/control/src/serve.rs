@@ -7,7 +7,7 @@ use crate::forges::Connections;
 use crate::http::people;
 use crate::keys::Keys;
 use crate::sealed::Sealed;
-use crate::{collector, effect, http, reader};
+use crate::{collector, demand, effect, http, reader};
 use forgeyard_api::people::TokenRequest;
 use forgeyard_blobs::BlobStore;
 use forgeyard_db::Store;
@@ -155,6 +155,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
     tokio::spawn(effect::run(app.clone(), stop.clone()));
     tokio::spawn(reader::run(app.clone(), stop.clone()));
     tokio::spawn(collector::run(app.clone(), stop.clone()));
+    demand::start(&app, &stop);
     tokio::spawn(tick(app.clone(), stop.clone()));
     let lost = tokio::spawn(renew(Arc::clone(&options.store), epoch, stop.clone()));
     if let Some(local) = options.local {

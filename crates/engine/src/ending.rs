@@ -62,16 +62,14 @@ pub(crate) fn end(
         Some(reason) if machine.state.live() => {
             tx.move_runner(machine, RunnerEvent::RunnerFailed, RunnerState::Failed { reason })?;
         }
+        _ if !machine.state.wanted() || matches!(machine.state, RunnerState::Kept { .. }) => {}
         // A machine that a forge may still hand a job stands until the forge has forgotten it.
-        _ if demand::registration::stands(&machine) && machine.state.wanted() => {
-            if !matches!(machine.state, RunnerState::Kept { .. }) {
-                tx.move_runner(machine, RunnerEvent::RunnerLeaving, RunnerState::Leaving)?;
-            }
+        _ if demand::registration::stands(&machine) => {
+            tx.move_runner(machine, RunnerEvent::RunnerLeaving, RunnerState::Leaving)?;
         }
-        _ if machine.state.wanted() && !matches!(machine.state, RunnerState::Kept { .. }) => {
+        _ => {
             tx.move_runner(machine, RunnerEvent::RunnerDrained, RunnerState::Draining)?;
         }
-        _ => {}
     }
     demand::registration::attempt_over(tx, runner, &verdict)?;
     if let Some(lease) = lease {

@@ -1,7 +1,8 @@
-//! Why a job is where it is: one text for CLI, API, console and check run.
+//! Why a job, or a demand, is where it is: one text for CLI, API, console and check run.
 
 use crate::farm::Farm;
 use forgeyard_model::Explanation;
+use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::verdict::{LogLine, Outcome, RetryPolicy};
 
@@ -55,6 +56,61 @@ pub fn why(farm: &Farm, job: &Job) -> Answer {
         }
     };
     Answer { reason, position, next, lines }
+}
+
+/// Explains a demand: what it waits for itself, or what its launch waits for.
+pub fn why_demand(farm: &Farm, demand: &Demand) -> Answer {
+    let plain = |code: &str, text: String, next: &str| Answer {
+        reason: Explanation::new(code, text),
+        position: None,
+        next: next.to_owned(),
+        lines: Vec::new(),
+    };
+    let forge = &demand.repository.forge;
+    match &demand.state {
+        DemandState::Unread => plain(
+            "demand.unread",
+            format!("{forge} is being asked whose work run {} is", demand.run),
+            "the gate decides when that is known",
+        ),
+        DemandState::Waiting => plain(
+            "demand.waiting",
+            format!("a rule of an environment at {forge} holds it"),
+            "a runner is wanted when the forge lets it go",
+        ),
+        DemandState::Held { reason, until } => Answer {
+            reason: reason.clone(),
+            position: None,
+            next: match until {
+                Some(until) => format!("it is tried again at {until}"),
+                None => "it waits until somebody approves this head".to_owned(),
+            },
+            lines: Vec::new(),
+        },
+        DemandState::Refused { reason } => Answer {
+            reason: reason.clone(),
+            position: None,
+            next: "nothing, until the access files change".to_owned(),
+            lines: Vec::new(),
+        },
+        DemandState::Wanted | DemandState::Launching => {
+            match demand.launch.and_then(|launch| farm.jobs.get(&launch)) {
+                Some(launch) => why(farm, launch),
+                None => plain("demand.no_launch", "its launch is no longer known".to_owned(), "nothing"),
+            }
+        }
+        DemandState::Running => {
+            let by = demand.taken_by.as_ref().map_or("a runner", |taker| taker.name.as_str());
+            plain("demand.running", format!("{by} has it"), "it ends by the word of the forge")
+        }
+        DemandState::Ended => {
+            let how = demand.conclusion.as_deref().unwrap_or("unknown");
+            plain("demand.ended", format!("{forge} says: {how}"), "nothing")
+        }
+        DemandState::Withdrawn { reason } => {
+            Answer { reason: reason.clone(), position: None, next: "nothing".to_owned(), lines: Vec::new() }
+        }
+    }
 }
 
 fn held(farm: &Farm, job: &Job, hold: &Hold) -> (Explanation, String) {

@@ -237,6 +237,12 @@ fn answers_about_checks_repositories_and_deliveries_are_as_described() {
     let files = &mut caller.state.repository_mut(repository).unwrap().files;
     files.insert(".access.yml".to_owned(), b"version: 1\n".to_vec());
     caller.as_installation("GET", "/repos/lab/solver/contents/.access.yml", None);
+    let author = caller.state.add_user("contributor");
+    let fork = caller.state.add_fork(repository, &author);
+    caller.state.open_pull(repository, fork, "fix", &"c".repeat(40), &author);
+    let head = "/repos/lab/solver/pulls?state=all&head=contributor:fix&per_page=30";
+    let pulls = caller.as_installation("GET", head, None).value();
+    assert_eq!((pulls.as_array().unwrap().len(), &pulls[0]["user"]["id"]), (1, &author.id.into()));
     caller.run(vec![JobSpec::new("build", &["gpu"]), JobSpec::new("test", &["gpu"])]);
     caller.state.advance(Duration::from_secs(2));
     for one in caller.state.take_due_deliveries() {

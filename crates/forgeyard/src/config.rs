@@ -1,6 +1,7 @@
 //! `forgeyard.toml`: what an operator writes, and the defaults of everything that is not written.
 //!
-//! Secrets are never in it: the webhook secret comes from `FORGEYARD_WEBHOOK_SECRET` or a file.
+//! Secrets are never in it: the webhook secret comes from `FORGEYARD_WEBHOOK_SECRET` or a file, the key of an App from a
+//! file (`[[forges]]` is in `connect.rs`).
 
 use crate::output::Wrong;
 use anyhow::{Context as _, Result};
@@ -45,6 +46,9 @@ pub struct FileConfig {
     pub tls: Option<Tls>,
     /// File with the secret of webhooks.
     pub webhook_secret_file: Option<PathBuf>,
+    /// Connections to forges.
+    #[serde(default)]
+    pub forges: Vec<crate::connect::ForgeConfig>,
     /// File with who may use what.
     pub access: Option<PathBuf>,
     /// Repositories.

@@ -3,10 +3,12 @@
 
 use crate::args::UpArgs;
 use crate::config::{ADDRESS, FileConfig, HostSize};
+use crate::connect;
 use crate::output::Wrong;
 use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
 use forgeyard_control::clock::Clock;
+use forgeyard_control::forges::Connections;
 use forgeyard_control::serve::{self, Running};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::{Digest, Secret};
@@ -40,6 +42,8 @@ pub struct FarmOptions {
     pub local: Option<SocketAddr>,
     /// What is decided under.
     pub config: FarmConfig,
+    /// Connections to forges.
+    pub forges: Connections,
     /// Secret of webhooks.
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
@@ -133,6 +137,7 @@ pub async fn start(
             public_url,
             tls: options.tls,
             local,
+            forges: options.forges,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
             clock,
@@ -175,9 +180,11 @@ async fn bind(address: SocketAddr, setting: &str) -> Result<TcpListener> {
 fn beside(configured: Option<SocketAddr>, listen: SocketAddr) -> Result<SocketAddr> {
     if let Some(local) = configured {
         if !local.ip().is_loopback() {
-            return Err(Wrong::new(format!("`local-listen` is {local}, which others can reach, and has no TLS"))
-                .fix("choose an address of 127.0.0.0/8 or ::1")
-                .into());
+            return Err(Wrong::new(format!(
+                "`local-listen` is {local}, which others can reach, and has no TLS"
+            ))
+            .fix("choose an address of 127.0.0.0/8 or ::1")
+            .into());
         }
         return Ok(local);
     }
@@ -288,12 +295,7 @@ fn start_environments(
 }
 
 #[cfg(not(feature = "envs"))]
-fn start_environments(
-    _: &str,
-    _: &Secret,
-    _: &Path,
-    _: CancellationToken,
-) -> Option<JoinHandle<()>> {
+fn start_environments(_: &str, _: &Secret, _: &Path, _: CancellationToken) -> Option<JoinHandle<()>> {
     tracing::warn!("this program was built without environments");
     None
 }
@@ -332,6 +334,7 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
         local: file.local_listen,
         config: file.farm(HostSize::here())?,
+        forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,
         artifact_limit: file.artifact_limit_mib.unwrap_or(ARTIFACT_LIMIT_MIB) << 20,
         simulated_beside_real: file.simulated_beside_real,

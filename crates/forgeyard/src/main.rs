@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod config;
+mod connect;
 mod farm;
 mod output;
 mod progress;

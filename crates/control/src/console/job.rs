@@ -78,7 +78,6 @@ fn about(job: &Job) -> Markup {
                 @if job.outputs.is_empty() { "packages" } @else { (job.outputs.join(", ")) }
                 ". No tests run and no GPU is held while it compiles."
             }
-            JobKind::Runner => { "Brings a runner to one job of a forge." }
             JobKind::Test => {
                 "Tests "
                 @match &job.test { Some(test) => { (test.output) } None => { "a package" } }

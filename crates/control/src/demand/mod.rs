@@ -1,4 +1,90 @@
-//! Where demand comes from, beside webhooks: deliveries that failed are asked for again, queues are polled, and scale sets
-//! are listened to. None of them is trusted alone; all of them end in the same input.
+//! Where demand comes from, beside webhooks: deliveries that failed are asked for again ([`redelivery`]), queues are polled
+//! ([`poll`]), and scale sets are listened to ([`listener`]). None of them is trusted alone; all of them end in the same
+//! input. What the farm knows is shown at the forge by [`checks`].
+//!
+//! Each is a *round* that does what is due and a thin loop around it, so that tests call rounds. The loops run in the one
+//! control plane that holds the epoch; there is no second listener. Silence of one forge does not hold up another.
 
+pub mod checks;
+pub mod listener;
+pub mod poll;
+pub mod redelivery;
 pub(crate) mod report;
+
+use crate::app::App;
+use crate::effect::causes;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often failed deliveries are looked for.
+const REDELIVERY: Duration = Duration::from_secs(120);
+/// How often it is looked whether a repository is to be polled.
+const POLL: Duration = Duration::from_secs(20);
+/// How often check runs may change: what happens meanwhile is told together.
+const CHECKS: Duration = Duration::from_secs(10);
+
+/// Starts the loops of every connection.
+pub fn start(app: &App, stop: &CancellationToken) {
+    for connection in app.forges.iter() {
+        for place in 0..connection.github().apps() {
+            let (app, connection, stop) = (app.clone(), connection.clone(), stop.clone());
+            tokio::spawn(async move {
+                while rest(&stop, REDELIVERY).await {
+                    if let Err(error) = redelivery::round(&app, &connection, place).await {
+                        tracing::warn!(forge = %connection.forge(), error = causes(&error), "failed deliveries could not be looked for");
+                    }
+                }
+            });
+        }
+        for wish in connection.scale_sets() {
+            tokio::spawn(listener::run(app.clone(), connection.clone(), wish.clone(), stop.clone()));
+        }
+        let (polled, known, ending) = (app.clone(), connection.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut poll = poll::Poll::default();
+            loop {
+                poll.round(&polled, &known).await;
+                if !rest(&ending, POLL).await {
+                    return;
+                }
+            }
+        });
+        let (app, connection, stop) = (app.clone(), connection.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut checks = checks::Checks::default();
+            let mut version = app.core.version();
+            while rest(&stop, CHECKS).await {
+                // Nothing is asked of the forge, or even looked at, while nothing changes.
+                if version.has_changed().unwrap_or(false) {
+                    version.borrow_and_update();
+                    checks.round(&app, &connection).await;
+                }
+            }
+        });
+    }
+}
+
+/// Waits; `false` when the control plane stops.
+async fn rest(stop: &CancellationToken, pause: Duration) -> bool {
+    tokio::select! {
+        () = stop.cancelled() => false,
+        () = tokio::time::sleep(pause) => true,
+    }
+}
+
+/// What goes wrong in a round.
+#[derive(Debug, thiserror::Error)]
+pub enum RoundError {
+    /// The forge.
+    #[error("the forge")]
+    Forge(#[from] forgeyard_forges::github::GithubError),
+    /// The database.
+    #[error("the database")]
+    Database(#[from] forgeyard_db::Error),
+    /// What was found was not taken.
+    #[error("what was found was not taken")]
+    Core(#[from] forgeyard_api::ApiError),
+    /// The forge lacks something that a person must make.
+    #[error("{0}")]
+    Missing(String),
+}

@@ -9,6 +9,8 @@ mod plan;
 mod promote;
 mod source;
 
+pub(crate) use forge::causes;
+
 use crate::app::App;
 use crate::core::farm;
 use forgeyard_model::attempt::AttemptState;

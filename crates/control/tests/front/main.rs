@@ -12,3 +12,5 @@ mod world;
 
 mod refused;
 mod runner;
+mod sources;
+mod told;

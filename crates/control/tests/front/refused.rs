@@ -86,12 +86,13 @@ async fn actions_runner_2147_job_of_a_stolen_runner_gets_another_one() {
     let config = machine.config().await.unwrap();
     let registration = world.registration(machine.runner);
     // A second job with the same labels comes, and GitHub gives it the runner that was made for the first.
+    world.steer(first[0], "a runner that does not exist");
     let (_, second) = world.push_steered(&registration.name).await;
     machine.begins().await;
     let program = forgeyard_forges::twin::Runner::connect(&config).await.unwrap();
     let taken = machine.work(&program).await;
     assert_eq!(taken.job, second[0]);
-    let (other, program) = world.listen().await;
+    let (other, program) = world.listen_for(first[0]).await;
     let taken = other.work(&program).await;
     assert_eq!(taken.job, first[0]);
     world.twin.advance(Duration::from_secs(2)).await;
@@ -114,6 +115,7 @@ async fn denied_job_that_takes_a_machine_is_refused_before_its_first_step() {
     let machine = world.boot().await;
     let config = machine.config().await.unwrap();
     let name = world.registration(machine.runner).name;
+    world.steer(mine[0], "a runner that does not exist");
     let thief = world.twin.with(|state| {
         let run = state.start_run(RunSpec::push(other, &world.person, vec![world.job("theft")]));
         let job = state.current_jobs(run)[0].id;
@@ -136,7 +138,34 @@ async fn denied_job_that_takes_a_machine_is_refused_before_its_first_step() {
     machine.finish(1).await.unwrap();
     world.gone(machine.runner).await;
     // The job that was robbed gets its own machine.
-    let (other, program) = world.listen().await;
+    let (other, program) = world.listen_for(mine[0]).await;
     assert_eq!(other.work(&program).await.job, mine[0]);
+    world.plane.stop().await;
+}
+
+/// A run does not say who opened its pull request, and for forks not even which one it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn author_of_a_fork_counts_although_a_maintainer_starts_the_run() {
+    let world = World::new().await;
+    let (stranger, number, job) = world.twin.with(|state| {
+        let stranger = state.add_user("stranger");
+        let fork = state.add_fork(world.repository, &stranger);
+        let sha = "c".repeat(40);
+        let number = state.open_pull(world.repository, fork, "fix", &sha, &stranger);
+        let run = state.start_run(RunSpec {
+            event: "pull_request".to_owned(),
+            head_branch: "fix".to_owned(),
+            head_sha: sha,
+            head_repository: fork,
+            pull: Some(number),
+            ..RunSpec::push(world.repository, &world.person, vec![world.job("build")])
+        });
+        (stranger, number, state.current_jobs(run)[0].id)
+    });
+    world.twin.advance(Duration::from_secs(2)).await;
+    let demand = world.until(job, "held").await;
+    let facts = demand.facts.clone().unwrap();
+    assert_eq!((facts.pull_request, facts.author), (Some(number), Some(stranger)));
+    assert!(demand.reason().unwrap().to_string().contains("stranger"), "{:?}", demand.reason());
     world.plane.stop().await;
 }

@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) silent: bool,
     pub(crate) register: Register,
     pub(crate) scale_sets: Vec<ScaleSetWish>,
+    /// Labels of the pool, when they are others than [`LABELS`].
+    pub(crate) labels: Vec<String>,
 }
 
 pub(crate) struct World {
@@ -73,8 +75,15 @@ impl World {
         grant.repository.id = Some(repository);
         grant.users = [person.id].into();
         grant.events.insert(EventClass::Rerun);
-        config.pools[0].runners =
-            Some(RunnerOffer { labels: LABELS.map(str::to_owned).into(), exact: false, flavor: name("cpu") });
+        config.pools[0].runners = Some(RunnerOffer {
+            labels: if plan.labels.is_empty() {
+                LABELS.map(str::to_owned).into()
+            } else {
+                plan.labels.into_iter().collect()
+            },
+            exact: false,
+            flavor: name("cpu"),
+        });
         if !plan.unconnected {
             setup.forges = Connections::new([ConnectionOptions {
                 forge: name("github"),
@@ -93,13 +102,28 @@ impl World {
             });
         }
         let site = Site::join(&plane).await;
-        Self { twin, org, repository, app, person, plane, setup, site, served: BTreeSet::new() }
+        let world = Self { twin, org, repository, app, person, plane, setup, site, served: BTreeSet::new() };
+        if !plan.unconnected {
+            // The first poll is none of what tests count.
+            eventually("the first poll is over", || async {
+                (world.calls_about("/actions/runs") >= 2).then_some(())
+            })
+            .await;
+            world.twin.with(|state| state.forget_calls());
+        }
+        world
     }
 
     /// Stops and starts the control plane.
     pub(crate) async fn restart(self) -> Self {
+        self.restart_after(|_| ()).await
+    }
+
+    /// The same; something happens at GitHub meanwhile.
+    pub(crate) async fn restart_after(self, between: impl FnOnce(&Twin)) -> Self {
         let Self { twin, org, repository, app, person, plane, mut setup, mut site, served } = self;
         plane.stop().await;
+        between(&twin);
         let plane = setup.start().await;
         site.turn().await;
         Self { twin, org, repository, app, person, plane, setup, site, served }
@@ -149,8 +173,15 @@ impl World {
 
     /// The demand of a job once it is in this state.
     pub(crate) async fn until(&self, job: u64, state: &str) -> Demand {
-        let what = format!("the demand of job {job} is {state}; it is {:?}", self.demand(job));
-        eventually(&what, || async { self.demand(job).filter(|demand| demand.state.name() == state) }).await
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let demand = self.demand(job);
+            if let Some(demand) = demand.clone().filter(|demand| demand.state.name() == state) {
+                return demand;
+            }
+            assert!(std::time::Instant::now() < end, "job {job} is never {state}: {demand:#?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// The next machine that the site is to make and that nobody serves yet.
@@ -201,6 +232,20 @@ impl World {
         machine.begins().await;
         let program = Program::connect(&config).await.unwrap();
         (machine, program)
+    }
+
+    /// GitHub hands a job only to the runner of this name.
+    pub(crate) fn steer(&self, job: u64, runner: &str) {
+        self.twin.with(|state| state.steer(job, runner));
+    }
+
+    /// A machine whose runner program is connected, and to which GitHub may hand a job that was kept from all others.
+    pub(crate) async fn listen_for(&mut self, job: u64) -> (Machine, Program) {
+        let machine = self.boot().await;
+        let config = machine.config().await.unwrap();
+        self.steer(job, &self.registration(machine.runner).name);
+        machine.begins().await;
+        (machine, Program::connect(&config).await.unwrap())
     }
 
     /// How many calls of this method went to paths that end so.

@@ -61,6 +61,7 @@ impl Rig {
             public_url: address.clone(),
             tls: None,
             local: None,
+            forges: Default::default(),
             webhook_secret: None,
             artifact_limit: 1 << 20,
             clock,

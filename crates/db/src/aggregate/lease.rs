@@ -22,7 +22,7 @@ impl Aggregate for Lease {
         uniques: &[],
         references: &[Reference { name: "lease_attempt_exists", column: "attempt", parent: "attempt" }],
         wanted: "ended_at is null or ended_at >= {since} \
-                 or attempt in (select key from attempt where pipeline in {owners})",
+                 or attempt in (select key from attempt where owner in {owners})",
     };
 
     fn cells(&self) -> Vec<Value> {

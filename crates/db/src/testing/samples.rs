@@ -1,14 +1,14 @@
 //! Sample rows: a small farm whose rows refer to each other as they should, with every state in turn.
 #![allow(clippy::expect_used, reason = "the texts that are parsed here are constants")]
 
+mod forge;
+
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::channel::{Channel, ChannelEntry};
 use forgeyard_model::commit::{Commit, EventRecord, Row, UsageFact};
 use forgeyard_model::delivery::{Delivery, DeliveryState};
-use forgeyard_model::demand::{
-    Admission, Demand, DemandState, ForgeRank, RunFacts, ScaleSetRequest, Sighting, Source, Taker, Vouch,
-};
+use forgeyard_model::demand::DemandState;
 use forgeyard_model::device::{Device, DeviceFacts, DeviceState};
 use forgeyard_model::effect::{Effect, PendingEffect};
 use forgeyard_model::environment::{Environment, EnvironmentState, LockedPackage, ProofRun};
@@ -18,7 +18,6 @@ use forgeyard_model::job::{ForgeRunner, Hold, Job, JobKind, JobSpec, JobState, S
 use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
 use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
-use forgeyard_model::registration::{Registration, RegistrationState, Taken, TakenAnswer, TakenJob};
 use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot, Isolation};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::{HostFacts, Site};
@@ -272,77 +271,6 @@ impl Samples {
         }
     }
 
-    /// A demand of a job of a forge.
-    pub fn demand(&mut self) -> Demand {
-        let number = self.number();
-        let person = Person { id: 9, login: AWKWARD.to_owned() };
-        let repository = Repository { forge: parsed("github"), id: u64::MAX, name: "o/r".to_owned() };
-        let sighting = Sighting { first: self.at(), news: 2 };
-        let source = pick(number, vec![Source::Webhook, Source::Redelivery, Source::Poll, Source::ScaleSet]);
-        Demand {
-            id: self.id(),
-            repository,
-            installation: number.is_multiple_of(2).then_some(u64::MAX),
-            // The whole width counts: ids of forges passed 2^32 long ago.
-            job: u64::MAX - number,
-            run: u64::MAX,
-            run_attempt: 2,
-            name: AWKWARD.to_owned(),
-            workflow: None,
-            labels: vec!["self-hosted".to_owned(), AWKWARD.to_owned()],
-            head_sha: "a".repeat(40),
-            head_branch: Some("main".to_owned()),
-            sender: Some(person.clone()),
-            scale_set: number.is_multiple_of(3).then_some(ScaleSetRequest { set: 1, request: u64::MAX }),
-            rank: pick(
-                number,
-                vec![ForgeRank::Waiting, ForgeRank::Queued, ForgeRank::InProgress, ForgeRank::Completed],
-            ),
-            conclusion: number.is_multiple_of(2).then(|| "success".to_owned()),
-            seen: BTreeMap::from([(source, sighting)]),
-            facts: number.is_multiple_of(2).then(|| RunFacts {
-                event: "pull_request".to_owned(),
-                actor: Some(person.clone()),
-                triggering_actor: None,
-                head_repository: Some(u64::MAX),
-                head_sha: "a".repeat(40),
-                head_branch: None,
-                pull_request: Some(12),
-                author: Some(person.clone()),
-                pusher: None,
-                run_attempt: 2,
-            }),
-            lookups: 1,
-            admission: number.is_multiple_of(2).then(|| Admission {
-                pools: vec![parsed("pool")],
-                by: vec!["rule".to_owned()],
-                lane: Lane::ForkPr,
-                isolation: Isolation::Vm,
-            }),
-            decided_under: Some(Digest::of(b"configuration")),
-            vouch: number.is_multiple_of(2).then(|| Vouch {
-                head_sha: "a".repeat(40),
-                by: person,
-                at: self.at(),
-            }),
-            launch: number.is_multiple_of(2).then(|| self.id()),
-            launches: 1,
-            taken_by: number.is_multiple_of(2).then(|| Taker {
-                name: AWKWARD.to_owned(),
-                id: Some(u64::MAX),
-                runner: None,
-            }),
-            state: DemandState::Unread,
-            pauses: 0,
-            checks: 0,
-            created_at: self.at(),
-            ended_at: None,
-            since: self.at(),
-            deadline: None,
-            generation: 1,
-        }
-    }
-
     /// A job that waits for capacity.
     pub fn job(&mut self, pipeline: &Pipeline) -> Job {
         self.job_of(pipeline.id)
@@ -427,46 +355,6 @@ impl Samples {
             since: self.at(),
             deadline: None,
             generation: 1,
-        }
-    }
-
-    /// A registration of a runner that serves a demand.
-    fn registration(&mut self, demand: &Demand) -> Registration {
-        let number = self.number();
-        let job = TakenJob {
-            repository: demand.repository.clone(),
-            run: demand.run,
-            run_attempt: 1,
-            key: AWKWARD.to_owned(),
-            actor: None,
-        };
-        Registration {
-            demand: demand.id,
-            repository: demand.repository.clone(),
-            installation: demand.installation,
-            name: format!("forgeyard-{number}"),
-            labels: demand.labels.clone(),
-            state: pick(
-                number,
-                vec![
-                    RegistrationState::Asked,
-                    RegistrationState::Minted { runner: u64::MAX },
-                    RegistrationState::Leaving { runner: None, reason: reason("registration.over") },
-                    RegistrationState::Gone,
-                ],
-            ),
-            asks: 1,
-            leaves: 0,
-            minted_at: None,
-            fetched_at: Some(self.at()),
-            busy: false,
-            idle_until: None,
-            taken: number.is_multiple_of(2).then(|| Taken {
-                job,
-                facts: demand.facts.clone(),
-                answer: TakenAnswer::Refused { reason: reason("gate.no_grant") },
-                at: self.at(),
-            }),
         }
     }
 

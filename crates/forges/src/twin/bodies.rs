@@ -204,12 +204,28 @@ impl State {
     }
 
     fn emit_pull(&mut self, repository: u64, number: u64, action: &str, before: &str, sender: &Person) {
-        let pull = self.repositories.get(&repository).and_then(|one| one.pulls.get(&number)).cloned();
-        let Some(pull) = pull else { return };
-        let (Some(base), Some(head)) = (self.composed(repository), self.composed(pull.head_repository))
-        else {
-            return;
-        };
+        if let Some(body) = self.pull_body(repository, number, action, before, sender) {
+            self.emit("pull_request", Some(action), Some(repository), &body);
+        }
+    }
+
+    /// A pull request as webhooks and lists show it.
+    pub(super) fn pull_json(&self, repository: u64, number: u64) -> Option<Value> {
+        let author = self.repositories.get(&repository)?.pulls.get(&number)?.author.clone();
+        let mut body = self.pull_body(repository, number, "opened", "", &author)?;
+        body.get_mut("pull_request").map(Value::take)
+    }
+
+    fn pull_body(
+        &self,
+        repository: u64,
+        number: u64,
+        action: &str,
+        before: &str,
+        sender: &Person,
+    ) -> Option<Value> {
+        let pull = self.repositories.get(&repository)?.pulls.get(&number)?.clone();
+        let (base, head) = (self.composed(repository)?, self.composed(pull.head_repository)?);
         let body = ComposedPullRequest {
             action: action.to_owned(),
             repository: base,
@@ -226,8 +242,7 @@ impl State {
             installation: 0,
             at: iso(self.now),
         };
-        let body = self.with_known_urls(body.json());
-        self.emit("pull_request", Some(action), Some(repository), &body);
+        Some(self.with_known_urls(body.json()))
     }
 
     /// Somebody presses a button of a check run.

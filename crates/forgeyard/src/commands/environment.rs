@@ -103,7 +103,8 @@ fn show(row: &Environment) -> String {
         EnvironmentState::Ready { lock, lock_digest, prefix, proof } => {
             let _ = writeln!(text, "prefix:   {prefix}\nlock:     {lock_digest}");
             if let Some(proof) = proof {
-                let took = proof.took_ms.map(|ms| format!(", {:.1} s", ms as f64 / 1000.0)).unwrap_or_default();
+                let took =
+                    proof.took_ms.map(|ms| format!(", {:.1} s", ms as f64 / 1000.0)).unwrap_or_default();
                 let _ = writeln!(text, "program:  {} (exit {}{took})", proof.argv.join(" "), proof.exit_code);
                 for line in proof.stdout.lines() {
                     let _ = writeln!(text, "  | {line}");

@@ -158,7 +158,8 @@ fn show(view: &JobView) -> String {
         let _ = writeln!(text, "lane:       {}", pipeline.lane);
     }
     if let Some(demand) = &view.demand {
-        let place = format!("job {} of {} in {}", demand.job, demand.repository.forge, demand.repository.name);
+        let place =
+            format!("job {} of {} in {}", demand.job, demand.repository.forge, demand.repository.name);
         let _ = writeln!(text, "demand:     {} is {}: {place}", demand.id, demand.state.name());
     }
     if let Some(spec) = &job.spec {

@@ -184,6 +184,7 @@ impl Tour {
                 tls: None,
                 local: None,
                 config,
+                forges: Default::default(),
                 webhook_secret: Some(secret.clone()),
                 artifact_limit: 4 << 30,
                 simulated_beside_real: false,

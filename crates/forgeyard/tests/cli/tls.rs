@@ -117,8 +117,11 @@ fn certificate_that_is_none_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (pem, config) = (folder.path().join("farm.pem"), folder.path().join("forgeyard.toml"));
     fs_err::write(&pem, "not a certificate\n").unwrap();
-    fs_err::write(&config, format!("listen = \"127.0.0.1:0\"\n[tls]\ncertificate = {pem:?}\nkey = {pem:?}\n"))
-        .unwrap();
+    fs_err::write(
+        &config,
+        format!("listen = \"127.0.0.1:0\"\n[tls]\ncertificate = {pem:?}\nkey = {pem:?}\n"),
+    )
+    .unwrap();
     let data = folder.path().join("data").display().to_string();
     let said = alone(&["serve", "--config", &config.display().to_string(), "--data", &data]);
     assert_ne!(said.code, 0);
@@ -129,7 +132,8 @@ fn certificate_that_is_none_is_named() {
 fn local_address_that_others_reach_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("forgeyard.toml");
-    let text = "listen = \"127.0.0.1:0\"\nlocal-listen = \"0.0.0.0:0\"\n[tls]\ncertificate = \"c\"\nkey = \"k\"\n";
+    let text =
+        "listen = \"127.0.0.1:0\"\nlocal-listen = \"0.0.0.0:0\"\n[tls]\ncertificate = \"c\"\nkey = \"k\"\n";
     fs_err::write(&config, text).unwrap();
     let data = folder.path().join("data").display().to_string();
     let said = alone(&["serve", "--config", &config.display().to_string(), "--data", &data]).ends(2);

@@ -98,7 +98,9 @@ fn step(desk: &mut Desk, what: u8, which: u8) {
             0 => drop(desk.offer(Input::DemandGone { forge: "github".parse().unwrap(), job })),
             1 => {
                 let launch = desk.farm.jobs.keys().nth(usize::from(which / 4)).copied();
-                launch.map(|job| drop(desk.offer(Input::CancelJob { job })));
+                if let Some(job) = launch {
+                    let _ = desk.offer(Input::CancelJob { job });
+                }
             }
             _ => desk.report_site(),
         },

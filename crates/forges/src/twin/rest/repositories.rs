@@ -5,7 +5,7 @@ use super::super::state::State;
 use super::{Context, not_simulated};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
+use serde_json::{Value, json};
 
 impl State {
     pub(super) fn plain_repository_calls(
@@ -50,8 +50,29 @@ impl State {
                 self.require(&context.caller, "contents", "read", owner, Some(id))?;
                 self.file_reply(id, &path.join("/"))
             }
+            ["pulls"] => {
+                self.require(&context.caller, "pull_requests", "read", owner, Some(id))?;
+                Ok(Reply::json(200, &json!(self.pulls_of_head(context, id))))
+            }
             _ => Err(not_simulated()),
         }
+    }
+
+    /// Pull requests, newest first, by `head=owner:branch` and `state`.
+    fn pulls_of_head(&self, context: &Context<'_>, id: u64) -> Vec<Value> {
+        let query = |name: &str| context.request.query.get(name).map(String::as_str);
+        let head = query("head").and_then(|head| head.split_once(':'));
+        let state = query("state").unwrap_or("open");
+        let Some(repository) = self.repositories.get(&id) else { return Vec::new() };
+        let fits = |pull: &&super::super::repositories::Pull| {
+            let full_name = self.full_name(pull.head_repository);
+            let of =
+                |owner: &str| full_name.split('/').next().is_some_and(|one| one.eq_ignore_ascii_case(owner));
+            let of_head = head.is_none_or(|(owner, branch)| of(owner) && pull.head == branch);
+            of_head && (state == "all" || (state == "open") == pull.open)
+        };
+        let found = repository.pulls.values().rev().filter(fits);
+        found.filter_map(|pull| self.pull_json(id, pull.number)).collect()
     }
 
     fn file_reply(&self, id: u64, path: &str) -> Result<Reply, Reply> {

@@ -1,0 +1,191 @@
+//! Polling: what is queued at a forge, whoever told of it or did not.
+//!
+//! Only repositories with a grant or with open demand are polled, whatever the App is installed at: two lists of runs for
+//! each, every five minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
+//! queued job may belong to a run that has begun, and its run's entry does not change when it is queued; so the jobs of
+//! runs in progress are read in every round, those first that were not read for longest.
+//!
+//! REST lies behind webhooks, so what is found is a report like any other, and the ledger takes only what is news.
+
+use super::{RoundError, report};
+use crate::app::App;
+use crate::core::farm;
+use crate::effect::causes;
+use crate::forges::Connection;
+use forgeyard_engine::demand::labels;
+use forgeyard_forges::github::budget::Advice;
+use forgeyard_forges::github::{Again, Etag, GithubError, Polled, RunStatus, Target, WorkflowRun};
+use forgeyard_model::Timestamp;
+use forgeyard_model::demand::Source;
+use forgeyard_model::forge::{Repository, WorkflowJob};
+use forgeyard_model::input::Input;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Time between two polls of a repository.
+const EVERY: Duration = Duration::from_secs(300);
+/// The same for one that the App may not see: a person must act first.
+const BARRED: Duration = Duration::from_secs(1800);
+/// Pages of 100 runs that are read of each list.
+const PAGES: u32 = 2;
+/// Runs whose jobs are read of one repository in one round.
+const RUNS: usize = 50;
+
+/// What polling remembers. A new one polls everything at once.
+#[derive(Default)]
+pub struct Poll {
+    repositories: BTreeMap<u64, Memory>,
+}
+
+/// What is remembered of a repository.
+#[derive(Default)]
+struct Memory {
+    next: Timestamp,
+    queued: List,
+    in_progress: List,
+    /// When the jobs of a run were last read.
+    read: BTreeMap<u64, Timestamp>,
+}
+
+#[derive(Default)]
+struct List {
+    etag: Option<Etag>,
+    runs: Vec<WorkflowRun>,
+}
+
+impl Poll {
+    /// Polls the repositories that are due. Trouble with one is logged, and does not keep the others from their turn.
+    pub async fn round(&mut self, app: &App, connection: &Connection) {
+        let wanted = wanted(app, connection);
+        self.repositories.retain(|id, _| wanted.contains_key(id));
+        for (id, repository) in wanted {
+            let now = app.clock.now();
+            let memory = self.repositories.entry(id).or_default();
+            if memory.next > now {
+                continue;
+            }
+            let pause = match Connection::path(&repository)
+                .map(|path| connection.github().pace(&Target::from(path)))
+            {
+                Ok(Advice::Wait { until, .. }) => {
+                    memory.next = until;
+                    continue;
+                }
+                Ok(Advice::Slow(factor)) => EVERY.saturating_mul(factor),
+                Ok(Advice::Go) | Err(_) => EVERY,
+            };
+            memory.next = match memory.look(app, connection, &repository).await {
+                Ok(()) => now.plus(pause),
+                Err(RoundError::Forge(GithubError::Limited { until, .. })) => until,
+                Err(error) => {
+                    tracing::warn!(repository = %repository.name, error = causes(&error), "its queue could not be polled");
+                    let barred = match &error {
+                        RoundError::Forge(error) => {
+                            error.cause().is_some_and(|cause| cause.again() == Again::AfterChange)
+                        }
+                        _ => false,
+                    };
+                    now.plus(if barred { BARRED } else { pause })
+                }
+            };
+        }
+    }
+}
+
+/// Repositories with a grant or with open demand, by numeric id.
+fn wanted(app: &App, connection: &Connection) -> BTreeMap<u64, Repository> {
+    let config = app.config();
+    let granted: BTreeSet<u64> =
+        config.access.grants.iter().filter_map(|grant| grant.repository.id).collect();
+    let own = config.repositories.iter().filter(|repository| repository.forge == *connection.forge());
+    let mut found: BTreeMap<u64, Repository> = own
+        .filter(|repository| granted.contains(&repository.id))
+        .map(|repository| {
+            let name = repository.name.clone();
+            (repository.id, Repository { forge: repository.forge.clone(), id: repository.id, name })
+        })
+        .collect();
+    let farm = app.core.read();
+    let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
+    for demand in live.filter(|demand| demand.repository.forge == *connection.forge()) {
+        // The forge's own name of it is the newer one.
+        found.insert(demand.repository.id, demand.repository.clone());
+    }
+    found
+}
+
+impl Memory {
+    async fn look(
+        &mut self,
+        app: &App,
+        connection: &Connection,
+        repository: &Repository,
+    ) -> Result<(), RoundError> {
+        let path = Connection::path(repository).map_err(|reason| RoundError::Missing(reason.message))?;
+        let github = connection.github();
+        let mut fresh = BTreeSet::new();
+        for (status, list) in
+            [(RunStatus::Queued, &mut self.queued), (RunStatus::InProgress, &mut self.in_progress)]
+        {
+            if let Polled::Changed { value, etag } =
+                github.poll_runs(&path, status, PAGES, list.etag.as_ref()).await?
+            {
+                // Names change hands: what is of another repository is none of ours.
+                list.runs = value.runs.into_iter().filter(|run| run.repository.id == repository.id).collect();
+                list.etag = etag;
+                fresh.extend(list.runs.iter().map(|run| run.id));
+            }
+        }
+        let listed: BTreeMap<u64, u64> = self
+            .queued
+            .runs
+            .iter()
+            .chain(&self.in_progress.runs)
+            .map(|run| (run.id, run.run_attempt))
+            .collect();
+        self.read.retain(|run, _| listed.contains_key(run));
+        let mut due: Vec<u64> = self.in_progress.runs.iter().map(|run| run.id).collect();
+        due.extend(
+            self.queued
+                .runs
+                .iter()
+                .map(|run| run.id)
+                .filter(|run| fresh.contains(run) || !self.read.contains_key(run)),
+        );
+        due.sort_by_key(|run| (self.read.get(run).copied(), *run));
+        due.dedup();
+        for run in due.into_iter().take(RUNS) {
+            let attempt = listed.get(&run).copied().unwrap_or(1);
+            let jobs = github.run_jobs(&path, run, attempt).await?;
+            let jobs: Vec<WorkflowJob> =
+                jobs.iter().map(|job| report::of_rest(repository, None, job)).collect();
+            give(app, Source::Poll, jobs).await?;
+            self.read.insert(run, app.clock.now());
+        }
+        Ok(())
+    }
+}
+
+/// Reports jobs, but for those that can mean nothing to this farm.
+pub(super) async fn give(app: &App, source: Source, jobs: Vec<WorkflowJob>) -> Result<(), RoundError> {
+    let jobs: Vec<WorkflowJob> = jobs.into_iter().filter(|job| concerns(app, job)).collect();
+    if !jobs.is_empty() {
+        app.core.give(Input::DemandReported { source, jobs }, farm()).await?;
+    }
+    Ok(())
+}
+
+/// A job of which the ledger knows, one that waits for a runner of ours, or one that a runner of ours took.
+fn concerns(app: &App, job: &WorkflowJob) -> bool {
+    let farm = app.core.read();
+    let forge = &job.repository.forge;
+    if let Some(known) = farm.demand_of(forge, job.job) {
+        return !known.state.ended();
+    }
+    let waits = matches!(job.action.as_str(), "queued" | "waiting");
+    let ours = job
+        .runner_name
+        .as_ref()
+        .is_some_and(|name| farm.index.runner_named.contains_key(&(forge.clone(), name.clone())));
+    (waits || (ours && job.action == "in_progress")) && !labels::serving(app.config(), &job.labels).is_empty()
+}

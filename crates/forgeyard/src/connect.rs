@@ -1,0 +1,232 @@
+//! `[[forges]]` of `forgeyard.toml`: to which code hosts the farm is connected, as which Apps.
+//!
+//! ```toml
+//! [[forges]]
+//! name = "github"            # as in [[repositories]]
+//! kind = "github"
+//! # web-url = "https://git.example.org"   # an Enterprise Server; github.com when absent
+//!
+//! [[forges.apps]]            # each further App adds its rate limits
+//! client-id = "Iv23li…"      # or app-id = 123456
+//! key-file = "/etc/forgeyard/app.pem"
+//! ```
+//!
+//! A key is read once, at the start, from its file, and is never shown. Nothing is called here: whether GitHub knows the
+//! App shows at the first call.
+
+use crate::output::Wrong;
+use anyhow::{Context as _, Result};
+use forgeyard_control::clock::Clock;
+use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
+use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
+use forgeyard_model::{ForgeName, Secret};
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What kind of code host it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// github.com, or a GitHub Enterprise Server.
+    Github,
+}
+
+/// Where runners are registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum At {
+    /// At the one repository whose job they are for.
+    #[default]
+    Repository,
+    /// At the organisation.
+    Organisation,
+}
+
+/// An App.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct AppConfig {
+    /// Client id.
+    pub client_id: Option<String>,
+    /// Numeric id, where there is no client id.
+    pub app_id: Option<u64>,
+    /// File with the private key, PEM.
+    pub key_file: PathBuf,
+}
+
+/// A runner scale set.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ScaleSetConfig {
+    /// Organisation, or `owner/name` of a repository.
+    pub at: String,
+    /// Its name: what `runs-on:` says.
+    pub name: String,
+    /// Its runner group.
+    pub group: Option<String>,
+    /// Its labels; its name when absent. A pool must offer them.
+    #[serde(default)]
+    pub labels: Vec<String>,
+}
+
+/// A connection to a code host.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ForgeConfig {
+    /// Its name, as in `[[repositories]]`.
+    pub name: ForgeName,
+    /// What kind it is.
+    pub kind: Kind,
+    /// Address of its pages; github.com when absent.
+    pub web_url: Option<String>,
+    /// Address of its REST interface, where it cannot be told from `web-url`: proxies and tests.
+    pub api_url: Option<String>,
+    /// Further certificate authorities to trust, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// Where runners are registered.
+    #[serde(default)]
+    pub register_at: At,
+    /// Numeric id of the runner group; 1 is the default group.
+    pub runner_group: Option<u64>,
+    /// The Apps.
+    #[serde(default)]
+    pub apps: Vec<AppConfig>,
+    /// Scale sets to listen to, which need no webhook.
+    #[serde(default)]
+    pub scale_sets: Vec<ScaleSetConfig>,
+}
+
+impl AppConfig {
+    fn identity(&self, forge: &ForgeName) -> Result<AppIdentity> {
+        let issuer = match (&self.client_id, self.app_id) {
+            (Some(id), None) if !id.trim().is_empty() => id.trim().to_owned(),
+            (None, Some(id)) => id.to_string(),
+            _ => {
+                let text = format!("an App of the forge `{forge}` must have one of `client-id` and `app-id`");
+                return Err(Wrong::new(text).fix("copy the client id from the App's settings page").into());
+            }
+        };
+        let path = self.key_file.display();
+        let wrong = |what: &str| {
+            Wrong::new(format!("the key of App {issuer} of the forge `{forge}` {what}: {path}"))
+                .fix("make a private key on the App's settings page and put the file there, readable by the farm alone")
+        };
+        let pem = fs_err::read_to_string(&self.key_file).map(Secret::new);
+        let pem = pem.with_context(|| wrong("cannot be read"))?;
+        let key = AppKey::from_pem(&pem).with_context(|| wrong("is no RSA key in PEM"))?;
+        Ok(AppIdentity { issuer, key })
+    }
+}
+
+impl ForgeConfig {
+    fn endpoint(&self) -> Result<Endpoint> {
+        let endpoint = match (&self.web_url, &self.api_url) {
+            (None, None) => return Ok(Endpoint::github_com()),
+            (Some(web), None) => Endpoint::enterprise(web),
+            (Some(web), Some(api)) => Endpoint::at(web, api),
+            (None, Some(_)) => {
+                let text = format!("the forge `{}` has `api-url` without `web-url`", self.name);
+                return Err(Wrong::new(text).fix("write both, or only `web-url`").into());
+            }
+        };
+        endpoint.with_context(|| Wrong::new(format!("the addresses of the forge `{}`", self.name)))
+    }
+
+    fn connection(&self, clock: &Clock) -> Result<ConnectionOptions> {
+        let Kind::Github = self.kind;
+        if self.apps.is_empty() {
+            return Err(Wrong::new(format!(
+                "the forge `{}` has no App, and nothing is asked anonymously",
+                self.name
+            ))
+            .fix("add [[forges.apps]] with `client-id` and `key-file`")
+            .into());
+        }
+        let apps = self.apps.iter().map(|app| app.identity(&self.name)).collect::<Result<_>>()?;
+        let clock = clock.clone();
+        let github = Github::new(GithubOptions {
+            endpoint: self.endpoint()?,
+            apps,
+            clock: Arc::new(move || clock.now()),
+            http: HttpOptions { ca_file: self.ca_file.clone(), ..HttpOptions::default() },
+        });
+        let scale_sets = self.scale_sets.iter().map(|set| {
+            let at = Target::parse(&set.at).with_context(|| {
+                Wrong::new(format!("scale set `{}` of the forge `{}`", set.name, self.name))
+                    .fix("write an organisation, or `owner/name`, into its `at`")
+            })?;
+            let labels = if set.labels.is_empty() { vec![set.name.clone()] } else { set.labels.clone() };
+            let group = set.group.clone().unwrap_or_else(|| "Default".to_owned());
+            Ok(ScaleSetWish { at, name: set.name.clone(), group, labels })
+        });
+        Ok(ConnectionOptions {
+            forge: self.name.clone(),
+            github: github
+                .with_context(|| Wrong::new(format!("the connection to the forge `{}`", self.name)))?,
+            register: match self.register_at {
+                At::Repository => Register::Repository,
+                At::Organisation => Register::Organisation,
+            },
+            runner_group: self.runner_group.unwrap_or(1),
+            scale_sets: scale_sets.collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// Makes all connections. Nothing is called yet.
+pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections> {
+    for (place, forge) in forges.iter().enumerate() {
+        if forges.iter().take(place).any(|other| other.name == forge.name) {
+            let text = format!("two connections have the name `{}`", forge.name);
+            return Err(Wrong::new(text).fix("give each forge its own name").into());
+        }
+    }
+    let made: Result<Vec<_>> = forges.iter().map(|forge| forge.connection(clock)).collect();
+    Ok(Connections::new(made?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::FileConfig;
+    use forgeyard_formats::toml_text;
+
+    fn read(text: &str) -> FileConfig {
+        toml_text::read("forgeyard.toml", text).unwrap()
+    }
+
+    fn refused(text: &str) -> String {
+        let error = connections(&read(text).forges, &Clock::system()).err().unwrap();
+        format!("{error:#}")
+    }
+
+    #[test]
+    fn connection_is_made_from_a_key_in_a_file_and_the_key_is_in_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("app.pem");
+        let text = format!(
+            "[[forges]]\nname = \"github\"\nkind = \"github\"\n[[forges.apps]]\nclient-id = \"Iv23x\"\nkey-file = \"{}\"\n\
+             [[forges.scale-sets]]\nat = \"conda\"\nname = \"gpu\"\n",
+            key.display()
+        );
+        assert!(refused(&text).contains("cannot be read"));
+        fs_err::write(&key, "hunter2").unwrap();
+        let error = refused(&text);
+        assert!(error.contains("no RSA key") && !error.contains("hunter2"), "{error}");
+        fs_err::write(&key, include_str!("../../forges/src/twin/app_key.pem")).unwrap();
+        let made = connections(&read(&text).forges, &Clock::system()).unwrap();
+        let made = made.of(&"github".parse().unwrap()).unwrap();
+        assert_eq!(made.github().endpoint(), &Endpoint::github_com());
+        assert_eq!(made.scale_sets()[0].labels, ["gpu"]);
+    }
+
+    #[test]
+    fn connection_without_an_app_or_with_half_an_address_says_what_to_write() {
+        let head = "[[forges]]\nname = \"github\"\nkind = \"github\"\n";
+        assert!(refused(head).contains("no App"));
+        let both = format!("{head}[[forges.apps]]\nclient-id = \"a\"\napp-id = 1\nkey-file = \"/nowhere\"\n");
+        assert!(refused(&both).contains("one of `client-id` and `app-id`"));
+        assert!(refused(&format!("{head}{head}")).contains("two connections"));
+    }
+}
