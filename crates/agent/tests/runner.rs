@@ -224,6 +224,27 @@ async fn runner_program_that_is_too_old_ends_with_its_code_and_takes_nothing() {
 }
 
 #[tokio::test]
+async fn out_of_memory_in_the_job_is_seen_although_the_runner_program_lives_arc_4155() {
+    need_sandbox!();
+    let mut rig = Rig::new(AGENT).await;
+    rig.flavor.memory_mib = 48;
+    {
+        let mut inner = rig.farm.lock();
+        (inner.config, inner.answer) = (Some(config()), allowed());
+    }
+    let worker = format!("{WORKER}\necho last words; tail /dev/zero; echo \"step ended with $?\"");
+    rig.runner(LISTENER, &worker).await;
+    let facts = rig.farm.facts().await;
+    let log = rig.farm.log_text();
+    assert_eq!(facts.steps[0].exit_code, Some(0), "the runner program was not the victim:\n{log}");
+    assert!(log.contains("last words\n") && log.contains("step ended with 137"), "{log}");
+    let oom = facts.oom.unwrap();
+    assert!(oom.kills >= 1);
+    assert_eq!(oom.limit_bytes, 48 << 20);
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn killed_agent_goes_on_with_the_same_runner_wherever_the_gate_is() {
     need_sandbox!();
     let rig = Rig::new(AGENT).await;

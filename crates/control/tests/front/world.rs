@@ -83,6 +83,7 @@ impl World {
             },
             exact: false,
             flavor: name("cpu"),
+            program: forgeyard_model::resources::runner_program(),
         });
         if !plan.unconnected {
             setup.forges = Connections::new([ConnectionOptions {
