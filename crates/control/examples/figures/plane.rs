@@ -86,6 +86,7 @@ impl Plane {
             blobs: blobs(data).await,
             git: GitSource::new(data.join("sources")),
             keys: Arc::new(Keys::open(data).unwrap()),
+            sealed: forgeyard_control::sealed::Sealed::open(data).unwrap(),
             clock,
             forges: Default::default(),
             webhook_secret: Some(Secret::new(SECRET)),
