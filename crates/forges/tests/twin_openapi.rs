@@ -1,7 +1,7 @@
 //! The simulated GitHub is held against GitHub's published OpenAPI description: each of its answers, and each request
 //! that these tests make, must be what the description allows.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod openapi;
 

@@ -5,6 +5,7 @@ use forgeyard_control::app::App;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core::{self, Core};
 use forgeyard_control::keys::Keys;
+use forgeyard_control::sealed::Sealed;
 use forgeyard_control::{http, reader, serve};
 use forgeyard_db::Store;
 use forgeyard_forges::GitSource;
@@ -89,6 +90,7 @@ impl Plane {
             sealed: forgeyard_control::sealed::Sealed::open(data).unwrap(),
             clock,
             forges: Default::default(),
+            sealed: Sealed::open(data).unwrap(),
             webhook_secret: Some(Secret::new(SECRET)),
             public_url: url.clone(),
             secure: false,

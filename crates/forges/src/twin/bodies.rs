@@ -217,6 +217,59 @@ impl State {
         for only_alone in ["maintainer_can_modify", "mergeable", "mergeable_state", "merged"] {
             pull.as_object_mut()?.remove(only_alone);
         }
+        let row = self.repositories.get(&repository)?.pulls.get(&number)?;
+        for (side, of) in [("base", repository), ("head", row.head_repository)] {
+            let owner = self.repositories.get(&of)?.owner;
+            *pull.get_mut(side)?.get_mut("repo")? = self.repository_json(of);
+            *pull.get_mut(side)?.get_mut("user")? = self.account_json(owner);
+        }
+        *pull.get_mut("user")? = self.person_json(&author);
+        let full_name = self.full_name(repository);
+        let api = format!("{}/repos/{full_name}", self.urls.api);
+        let page = format!("{}/{full_name}/pull/{number}", self.urls.html);
+        let links = json!({
+            "self": { "href": format!("{api}/pulls/{number}") },
+            "html": { "href": page },
+            "issue": { "href": format!("{api}/issues/{number}") },
+            "comments": { "href": format!("{api}/issues/{number}/comments") },
+            "review_comments": { "href": format!("{api}/pulls/{number}/comments") },
+            "review_comment": { "href": format!("{api}/pulls/comments{{/number}}") },
+            "commits": { "href": format!("{api}/pulls/{number}/commits") },
+            "statuses": { "href": format!("{api}/statuses/{}", row.head_sha) },
+        });
+        let rest = json!({
+            "node_id": format!("simulated-pull-{number}"),
+            "url": format!("{api}/pulls/{number}"),
+            "html_url": page,
+            "diff_url": format!("{page}.diff"),
+            "patch_url": format!("{page}.patch"),
+            "issue_url": format!("{api}/issues/{number}"),
+            "commits_url": format!("{api}/pulls/{number}/commits"),
+            "review_comments_url": format!("{api}/pulls/{number}/comments"),
+            "review_comment_url": format!("{api}/pulls/comments{{/number}}"),
+            "comments_url": format!("{api}/issues/{number}/comments"),
+            "statuses_url": format!("{api}/statuses/{}", row.head_sha),
+            "_links": links,
+            "state": if row.open { "open" } else { "closed" },
+            "locked": false,
+            "assignee": null,
+            "assignees": [],
+            "requested_reviewers": [],
+            "requested_teams": [],
+            "labels": [],
+            "milestone": null,
+            "auto_merge": null,
+            "author_association": "CONTRIBUTOR",
+            "draft": false,
+            "body": null,
+            "closed_at": if row.open { Value::Null } else { json!(iso(self.now)) },
+            "merged_at": null,
+            "merge_commit_sha": null,
+        });
+        let fields = pull.as_object_mut()?;
+        for (name, value) in rest.as_object()? {
+            fields.insert(name.clone(), value.clone());
+        }
         Some(pull)
     }
 
