@@ -87,7 +87,6 @@ impl Plane {
             blobs: blobs(data).await,
             git: GitSource::new(data.join("sources")),
             keys: Arc::new(Keys::open(data).unwrap()),
-            sealed: forgeyard_control::sealed::Sealed::open(data).unwrap(),
             clock,
             forges: Default::default(),
             sealed: Sealed::open(data).unwrap(),
