@@ -254,9 +254,8 @@ async fn killed_agent_goes_on_with_the_same_runner_wherever_the_gate_is() {
     let container = rig.pid("bundles/0/pid").unwrap();
     rig.kill_agent().await;
     assert!(rig::alive(container), "the runner died with the agent");
-    rig.provider_list().await;
     rig.farm.lock().took.clear();
-    rig.asked().await;
+    rig.watched(rig.asked()).await;
     rig.farm.lock().answer = allowed();
     let facts = rig.facts_of_a_watched_machine().await;
     let log = rig.farm.log_text();

@@ -143,15 +143,21 @@ impl Rig {
 
     /// The end of a machine that is looked at again and again, as a site does.
     pub(crate) async fn facts_of_a_watched_machine(&self) -> forgeyard_model::verdict::ExitFacts {
-        let watched = async {
+        self.watched(self.farm.facts()).await
+    }
+
+    /// Waits for something while the machine is looked at again and again. One look is not enough: it may find the last
+    /// moments of an agent that was killed.
+    pub(crate) async fn watched<T>(&self, awaited: impl Future<Output = T>) -> T {
+        let watch = async {
             loop {
                 self.provider_list().await;
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
         };
         tokio::select! {
-            facts = self.farm.facts() => facts,
-            () = watched => unreachable!("the watch has no end"),
+            found = awaited => found,
+            () = watch => unreachable!("the watch has no end"),
         }
     }
 

@@ -30,8 +30,10 @@ pub fn queue(shell: &Shell, rows: &[QueueRow]) -> Markup {
                 (table(shell, &waiting))
             }
             @if !refused.is_empty() {
-                h2 { "Refused lately" }
-                p.quiet-text { "The gate asks again when the access files or the configuration change." }
+                header.page-head {
+                    h2 { "Refused lately" }
+                    p.quiet-text { "The gate asks again when the access files or the configuration change." }
+                }
                 (table(shell, &refused))
             }
         },
@@ -46,7 +48,7 @@ fn table(shell: &Shell, rows: &[&QueueRow]) -> Markup {
                 th scope="col" { "State" }
                 th scope="col" { "What" }
                 th scope="col" { "Why, and what happens next" }
-                th scope="col" { "Waits" }
+                th scope="col" { "Since" }
             } }
             tbody { @for row in rows { tr {
                 td.num data-label="Place" { @match row.position { Some(place) => { (place) } None => { "–" } } }
@@ -69,7 +71,7 @@ fn table(shell: &Shell, rows: &[&QueueRow]) -> Markup {
                     @if let Some(fix) = &row.reason.fix { p.fix { strong { "What to do: " } (words::visible(fix)) } }
                     div.sub { "Next: " (words::visible(&row.next)) }
                 }
-                td data-label="Waits" { (words::when(shell.now, row.since)) }
+                td data-label="Since" { (words::when(shell.now, row.since)) }
             } } }
         } }
     }
