@@ -224,7 +224,9 @@ async fn digests(client: &Client, farm: &Farm, view: &PipelineView, claims: &mut
 }
 
 fn devices(view: &PipelineView, claims: &mut Vec<Claim>) {
-    let tests = view.attempts.iter().filter(|attempt| attempt.lease.is_some());
+    // An attempt that was lost may have been killed before it could touch anything; the ones that count succeeded.
+    let counts = |attempt: &&Attempt| attempt.lease.is_some() && attempt.outcome == Some(Outcome::Succeeded);
+    let tests = view.attempts.iter().filter(counts);
     let touched = tests.filter_map(|attempt| attempt.facts.as_ref()?.device.as_ref());
     let touched: Vec<_> = touched.collect();
     for device in &touched {
