@@ -232,9 +232,8 @@ async fn killed_agent_is_brought_back_and_the_same_container_goes_on() {
     let (container, agent) = (rig.pid("bundles/1/pid").unwrap(), rig.pid("agent/pid").unwrap());
     rig.kill_agent().await;
     assert!(rig::alive(container), "the container died with the agent");
-    let seen = rig.provider_list().await;
-    assert_eq!(seen.len(), 1);
-    let facts = rig.farm.facts().await;
+    assert_eq!(rig.provider_list().await.len(), 1);
+    let facts = rig.facts_of_a_watched_machine().await;
     assert_eq!(facts.steps.len(), 2);
     assert_eq!(facts.steps[1].exit_code, Some(5));
     assert_eq!(facts.supervisor_error, None);
