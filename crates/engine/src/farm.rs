@@ -3,6 +3,7 @@
 //! [`Farm`] is what the database holds, in memory. It changes only through [`Tx`](crate::tx::Tx), which records the
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
+use crate::queue;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
@@ -68,6 +69,10 @@ pub struct Farm {
 pub struct Index {
     /// Queued jobs in the order of the queue.
     pub queue: BTreeSet<(Timestamp, JobId)>,
+    /// The same by account and age.
+    pub waiting: queue::Waiting,
+    /// Attempts that may still produce a result, by account.
+    pub running: queue::Running,
     /// Jobs held for a pause, by its end.
     pub paused: BTreeSet<(Timestamp, JobId)>,
     /// Jobs of each pipeline and of each demand.
@@ -186,7 +191,9 @@ entities! {
         toggle_under(&mut index.jobs_of, row.owner, row.id, add);
         match &row.state {
             JobState::Queued => {
-                toggle(&mut index.queue, (row.queued_at.unwrap_or(row.created_at), row.id), add);
+                let place = (row.queued_at.unwrap_or(row.created_at), row.id);
+                toggle(&mut index.queue, place, add);
+                queue::enter(&mut index.waiting, row.account.as_ref(), place, add);
             }
             JobState::Held(Hold::Retry { until }) => toggle(&mut index.paused, (*until, row.id), add),
             _ => {}
@@ -196,6 +203,9 @@ entities! {
         toggle_under(&mut index.attempts_of, row.job, row.id, add);
         if row.state.live() {
             toggle(&mut index.live_attempts, row.id, add);
+            if let Some(account) = &row.account {
+                index.running.toggle(account, row.id, add);
+            }
         }
     };
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {

@@ -5,6 +5,7 @@
 use crate::demand;
 use crate::farm::Farm;
 use crate::lifecycle::{DeviceEvent, JobEvent};
+use crate::queue;
 use crate::tx::Tx;
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::config::FarmConfig;
@@ -89,6 +90,13 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     for id in queue {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
+        if let Err(reason) = queue::caps::check(farm, tx.config(), job.account.as_ref()) {
+            if !waits_for(job, &reason) {
+                let job = job.clone();
+                wait(tx, job, reason);
+            }
+            continue;
+        }
         if let Some((_, reason)) = refused.iter().find(|(wish, _)| wish.is_of(farm, job)) {
             if !waits_for(job, reason) {
                 let (job, reason) = (job.clone(), reason.clone());
@@ -131,12 +139,6 @@ fn wait(tx: &mut Tx<'_>, mut job: Job, reason: Explanation) {
 fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explanation> {
     let config: &'a FarmConfig = tx.config();
     let farm = tx.farm();
-    if farm.index.live_attempts.len() >= config.max_running as usize {
-        return Err(Explanation::new(
-            "queue.farm_full",
-            format!("{} attempts run, which is the cap of the farm", config.max_running),
-        ));
-    }
     let flavor = config.flavor(&spec.flavor).ok_or_else(|| {
         Explanation::new("queue.no_flavor", format!("flavor {} is not configured", spec.flavor))
             .fix("declare it in forgeyard.toml")
@@ -427,6 +429,7 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         id: attempt_id,
         job: job.id,
         owner: job.owner,
+        account: job.account.clone().or_else(|| queue::account_of(tx.farm(), job.owner)),
         fence,
         runner: runner_id,
         site: place.site,

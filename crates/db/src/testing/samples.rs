@@ -3,6 +3,7 @@
 
 mod forge;
 
+use forgeyard_model::account::{RepositoryKey, WorkClass};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::channel::{Channel, ChannelEntry};
@@ -55,6 +56,12 @@ impl Default for Samples {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// On whose account a sample runs.
+fn account() -> Account {
+    let repository = RepositoryKey { forge: parsed("github"), id: u64::MAX };
+    Account { repository, organisation: "octo".to_owned(), person: 1, class: WorkClass::Nightly }
 }
 
 impl Samples {
@@ -283,6 +290,7 @@ impl Samples {
         Job {
             id: self.id(),
             owner,
+            account: number.is_multiple_of(3).then(account),
             key: format!("build/{number}"),
             kind: pick(number, vec![JobKind::Plan, JobKind::Build, JobKind::Test, JobKind::Runner]),
             spec: number.is_multiple_of(2).then(|| JobSpec {
@@ -366,6 +374,7 @@ impl Samples {
             id: runner.attempt,
             job: job.id,
             owner: job.owner,
+            account: job.account.clone(),
             fence,
             runner: runner.id,
             site: runner.site,

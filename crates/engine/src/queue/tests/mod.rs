@@ -1,0 +1,4 @@
+//! Claims about the queue.
+
+mod caps;
+mod yard;
