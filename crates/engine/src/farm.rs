@@ -15,6 +15,7 @@ use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::lease::Lease;
+use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
@@ -60,6 +61,8 @@ pub struct Farm {
     pub effects: BTreeMap<EffectId, PendingEffect>,
     /// API tokens by digest.
     pub tokens: BTreeMap<Digest, ApiToken>,
+    /// Running sums and durations.
+    pub ledger: BTreeMap<String, LedgerRow>,
     /// What is derived from the rows.
     pub index: Index,
 }
@@ -73,6 +76,10 @@ pub struct Index {
     pub waiting: queue::Waiting,
     /// Attempts that may still produce a result, by account.
     pub running: queue::Running,
+    /// What was used this month and lately, and what runs may use yet.
+    pub books: queue::ledger::Books,
+    /// Queued jobs that need several devices, by age.
+    pub large: BTreeSet<(Timestamp, JobId)>,
     /// Jobs held for a pause, by its end.
     pub paused: BTreeSet<(Timestamp, JobId)>,
     /// Jobs of each pipeline and of each demand.
@@ -193,6 +200,9 @@ entities! {
             JobState::Queued => {
                 let place = (row.queued_at.unwrap_or(row.created_at), row.id);
                 toggle(&mut index.queue, place, add);
+                if row.spec.as_ref().and_then(|spec| spec.gpu.as_ref()).is_some_and(|gpu| gpu.count > 1) {
+                    toggle(&mut index.large, place, add);
+                }
                 queue::enter(&mut index.waiting, row.account.as_ref(), place, add);
             }
             JobState::Held(Hold::Retry { until }) => toggle(&mut index.paused, (*until, row.id), add),
@@ -205,6 +215,7 @@ entities! {
             toggle(&mut index.live_attempts, row.id, add);
             if let Some(account) = &row.account {
                 index.running.toggle(account, row.id, add);
+                index.books.stake(account, row.stake.as_deref(), add);
             }
         }
     };
@@ -239,6 +250,7 @@ entities! {
         }
     };
     ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};
+    LedgerRow in ledger by String, |row| row.key.clone(), |row, index, add| index.books.enter(row, add);
 }
 
 impl Farm {
@@ -268,6 +280,7 @@ impl Farm {
             Row::Environment(row) => drop(self.place(row)),
             Row::Effect(row) => drop(self.place(row)),
             Row::Token(row) => drop(self.place(row)),
+            Row::Ledger(row) => drop(self.place(row)),
         }
     }
 
@@ -357,6 +370,7 @@ impl Farm {
         rows.extend(self.environments.values().cloned().map(Row::from));
         rows.extend(self.effects.values().cloned().map(Row::from));
         rows.extend(self.tokens.values().cloned().map(Row::from));
+        rows.extend(self.ledger.values().cloned().map(Row::from));
         rows
     }
 }

@@ -28,6 +28,7 @@ pub mod input;
 pub mod job;
 pub mod lane;
 pub mod lease;
+pub mod ledger;
 pub mod machine;
 pub mod name;
 #[cfg(feature = "openapi")]

@@ -52,6 +52,9 @@ pub struct RepositoryRules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Money(pub u64);
 
+#[cfg(feature = "openapi")]
+crate::openapi::text_schema!(Money, "An amount, like `2.50`", r"^[0-9]+(\.[0-9]{1,6})?$");
+
 /// Text that is not an amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an amount: write digits, and at most six of them after a point, like \"2.50\"")]
@@ -230,11 +233,11 @@ impl QueueRules {
         self.repositories.iter().find(|rules| rules.id == key.id && rules.forge == key.forge)
     }
 
-    /// The place of an account's class in the order that holds for its repository; 0 is first.
-    pub fn level(&self, account: &Account) -> u32 {
-        let own = self.repository(&account.repository).map(|rules| &rules.order);
+    /// The place of a class in the order that holds for a repository; 0 is first.
+    pub fn level(&self, repository: &RepositoryKey, class: WorkClass) -> u32 {
+        let own = self.repository(repository).map(|rules| &rules.order);
         let order = own.filter(|order| !order.is_empty()).unwrap_or(&self.order);
-        let place = order.iter().position(|class| *class == account.class).unwrap_or(order.len());
+        let place = order.iter().position(|known| *known == class).unwrap_or(order.len());
         u32::try_from(place).unwrap_or(u32::MAX)
     }
 

@@ -174,6 +174,7 @@ pub fn attempt_of(
         job: job.id,
         owner: pipeline.id.into(),
         account: None,
+        stake: None,
         fence: 1,
         runner: RunnerId::derive(attempt, "runner"),
         site: site_id(1),

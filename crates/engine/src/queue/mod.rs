@@ -1,13 +1,18 @@
 //! What comes before a place is searched: in which order jobs are looked at, and which may not start yet.
 //!
 //! Work runs on an [`Account`], which is written into a job when it is made and into its attempts when they are placed.
-//! [`caps`] are counted by accounts. Both kinds of work, pipelines of ours and launches for jobs of forges, go through the
+//! [`caps`] and [`budget`]s are counted by accounts, [`order`] shares by them, [`reserve`] keeps places for large requests,
+//! [`ledger`] keeps the sums and durations that all of them look at. Both kinds of work, pipelines of ours and launches for jobs of forges, go through the
 //! same rules.
 //!
 //! Everything here is a function of farm, configuration and time; what it needs to know fast is kept in indexes
 //! ([`Running`], [`Waiting`]) that change with single rows.
 
+pub mod budget;
 pub mod caps;
+pub mod ledger;
+pub mod order;
+pub mod reserve;
 
 use crate::farm::Farm;
 use forgeyard_model::account::{RepositoryKey, WorkClass, organisation_of};
@@ -17,6 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Attempts that are not over, by account.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Running {
+    /// By repository and class.
+    pub row: BTreeMap<(RepositoryKey, WorkClass), BTreeSet<AttemptId>>,
     /// By repository.
     pub repository: BTreeMap<RepositoryKey, BTreeSet<AttemptId>>,
     /// By owner of repositories.
@@ -40,6 +47,7 @@ impl Running {
     /// Enters an attempt, or takes it out.
     pub(crate) fn toggle(&mut self, account: &Account, id: AttemptId, add: bool) {
         let forge = &account.repository.forge;
+        toggle(&mut self.row, (account.repository.clone(), account.class), id, add);
         toggle(&mut self.repository, account.repository.clone(), id, add);
         if !account.organisation.is_empty() {
             toggle(&mut self.organisation, (forge.clone(), account.organisation.clone()), id, add);

@@ -2,14 +2,16 @@
 //! several repositories that are put into the queue as they are. What is decided is decided by the engine.
 
 use crate::decide::decide;
+use crate::queue::reserve::{Look, Reservation};
 use crate::{Ctx, Farm};
-use forgeyard_model::account::WorkClass;
+use forgeyard_model::account::{RepositoryKey, WorkClass};
 use forgeyard_model::commit::{Commit, UsageFact};
 use forgeyard_model::config::{FarmConfig, Flavors, RepositoryConfig};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::forge::{ForgeEvent, Person, Repository, Trigger};
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::job::{Job, JobKind, JobSpec, JobState};
+use forgeyard_model::ledger::{Entry, LedgerRow, RunTimes};
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
 use forgeyard_model::principal::{Principal, PrincipalKind};
 use forgeyard_model::resources::{DeviceKind, Flavor, GpuRequest, Image, ImageRoot, Isolation, Limit, Pool};
@@ -322,8 +324,48 @@ impl Yard {
         self.give(Input::SiteReported { site: self.site, report: Box::new(report) });
     }
 
+    /// Gives a work of a repository a history: it always took so long.
+    pub(super) fn teach(&mut self, repository: u64, work: &str, seconds: u32) {
+        let repository = RepositoryKey { forge: "github".parse().unwrap(), id: repository };
+        for flavor in ["small", "gpu"] {
+            let flavor = flavor.parse().unwrap();
+            let key = LedgerRow::times_key(&repository, work, &flavor);
+            let (repository, work) = (repository.clone(), work.to_owned());
+            let times = RunTimes { repository, work, flavor, seconds: vec![seconds; 5] };
+            self.farm.set(LedgerRow { key, entry: Entry::Times(times), generation: 1 }.into());
+        }
+    }
+
+    /// What would be kept for a job now.
+    pub(super) fn reservation(&self, job: JobId) -> Option<Reservation> {
+        let mut farm = self.farm.clone();
+        let ctx = Ctx {
+            seq: 1,
+            now: self.now,
+            entropy: [0; 16],
+            by: Principal {
+                id: PrincipalId::from_bits(1),
+                name: "farm".to_owned(),
+                kind: PrincipalKind::Farm,
+            },
+            config: &self.config,
+            config_digest: Digest::of(b"config"),
+        };
+        let tx = crate::tx::Tx::new(&mut farm, &ctx);
+        let mut look = Look::default();
+        look.refused(&tx, self.job(job), &forgeyard_model::Explanation::new("queue.device_busy", ""));
+        look.reservation
+    }
+
     /// The job's attempt ends well, and its machine goes.
     pub(super) fn end(&mut self, job: JobId) {
+        self.finish(job);
+        self.report();
+        self.report();
+    }
+
+    /// The job's attempt ends well.
+    pub(super) fn finish(&mut self, job: JobId) {
         let attempt = self.farm.jobs[&job].state.attempt().expect("it runs");
         let fence = self.farm.attempts[&attempt].fence;
         if self.farm.attempts[&attempt].state == forgeyard_model::attempt::AttemptState::Placed {
@@ -339,8 +381,6 @@ impl Yard {
         };
         let facts = Box::new(ExitFacts { steps: vec![step], ..ExitFacts::default() });
         self.give(Input::AttemptFinished { attempt, fence, facts, hits: Vec::new(), tail: Vec::new() });
-        self.report();
-        self.report();
     }
 
     pub(super) fn job(&self, id: JobId) -> &Job {
