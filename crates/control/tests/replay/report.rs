@@ -141,12 +141,13 @@ pub fn judge(
             let Some(job) = life.took.and_then(|job| state.job(job)) else { continue };
             if job.view().conclusion == Some(Conclusion::Failure) && job.spec.outcome == Conclusion::Success {
                 let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.attempt));
-                let class = attempt.and_then(|attempt| attempt.verdict.as_ref()).map(|verdict| format!("{:?}: {}", verdict.class, verdict.cause));
+                let class = attempt.and_then(|attempt| attempt.verdict.as_ref()).map(|verdict| {
+                    verdict.class.clone().unwrap_or_else(|| verdict.cause.clone())
+                });
                 *bad.entry(class.unwrap_or_default()).or_default() += 1;
             }
         }
     });
-    for (why, times) in &bad { println!("BAD {times} {why}"); }
     let left = hub.with(|state| state.runners().count());
     if left > 0 {
         let names: Vec<String> = hub.with(|state| state.runners().take(3).map(|row| format!("{row:?}")).collect());
@@ -203,6 +204,7 @@ pub fn judge(
         }
     }
     let _ = writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
+    let _ = writeln!(text, "  jobs that failed although their steps would have passed: {bad:?}");
     for line in &report.broken {
         let _ = writeln!(text, "  BROKEN: {line}");
     }
