@@ -11,7 +11,7 @@ use super::RoundError;
 use crate::app::App;
 use crate::forges::Connection;
 use forgeyard_forges::github::Delivery;
-use forgeyard_model::Timestamp;
+use forgeyard_model::{Timestamp, delivery};
 use std::collections::BTreeMap;
 
 /// Pages of 100 in one round, at most.
@@ -37,7 +37,9 @@ pub async fn round(app: &App, connection: &Connection, place: usize) -> Result<u
     let last = app.store.setting(&key).await?.and_then(|text| text.parse().ok());
     let since = last.unwrap_or_else(|| started.as_micros().saturating_sub(FIRST)).saturating_sub(OVERLAP);
     let deliveries = back_to(connection, place, Timestamp::from_micros(since)).await?;
-    let wanted = failed(&deliveries, |guid| app.core.read().deliveries.contains_key(guid));
+    let stored =
+        |guid: &str| app.core.read().deliveries.contains_key(&delivery::key(connection.forge(), guid));
+    let wanted = failed(&deliveries, stored);
     for id in &wanted {
         connection.github().redeliver(place, *id).await?;
     }
