@@ -15,12 +15,13 @@ use forgeyard_model::environment::Environment;
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::lease::Lease;
 use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::pool::PoolRecord;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
 use forgeyard_model::{
     ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName,
-    JobId, LeaseId, Owner, PipelineId, RunnerId, SiteId, Timestamp,
+    JobId, LeaseId, Owner, PipelineId, PoolName, RunnerId, SiteId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,6 +60,8 @@ pub struct Farm {
     pub effects: BTreeMap<EffectId, PendingEffect>,
     /// API tokens by digest.
     pub tokens: BTreeMap<Digest, ApiToken>,
+    /// What is remembered of pools.
+    pub pools: BTreeMap<PoolName, PoolRecord>,
     /// What is derived from the rows.
     pub index: Index,
 }
@@ -90,6 +93,8 @@ pub struct Index {
     pub live_attempts: BTreeSet<AttemptId>,
     /// Machines that may exist, by site.
     pub live_runners: BTreeSet<(SiteId, RunnerId)>,
+    /// Machines that may exist and wait for work.
+    pub warm: BTreeSet<RunnerId>,
     /// Leases that hold devices, by site.
     pub live_leases: BTreeSet<(SiteId, LeaseId)>,
     /// Deliveries that were not looked at.
@@ -201,6 +206,9 @@ entities! {
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {
         if row.state.live() {
             toggle(&mut index.live_runners, (row.site, row.id), add);
+            if row.work.is_warm() {
+                toggle(&mut index.warm, row.id, add);
+            }
         }
         if let Some(registration) = &row.registration {
             let name = (registration.repository.forge.clone(), registration.name.clone());
@@ -229,6 +237,7 @@ entities! {
         }
     };
     ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};
+    PoolRecord in pools by PoolName, |row| row.name.clone(), |_, _, _| {};
 }
 
 impl Farm {
@@ -258,6 +267,7 @@ impl Farm {
             Row::Environment(row) => drop(self.place(row)),
             Row::Effect(row) => drop(self.place(row)),
             Row::Token(row) => drop(self.place(row)),
+            Row::Pool(row) => drop(self.place(row)),
         }
     }
 
@@ -347,6 +357,7 @@ impl Farm {
         rows.extend(self.environments.values().cloned().map(Row::from));
         rows.extend(self.effects.values().cloned().map(Row::from));
         rows.extend(self.tokens.values().cloned().map(Row::from));
+        rows.extend(self.pools.values().cloned().map(Row::from));
         rows
     }
 }

@@ -13,6 +13,7 @@ use crate::input::JournalEntry;
 use crate::job::Job;
 use crate::lease::Lease;
 use crate::pipeline::Pipeline;
+use crate::pool::PoolRecord;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
 use crate::site::Site;
@@ -51,6 +52,8 @@ pub enum Row {
     Effect(PendingEffect),
     /// An API token.
     Token(ApiToken),
+    /// What is remembered of a pool.
+    Pool(PoolRecord),
 }
 
 macro_rules! rows {
@@ -75,6 +78,7 @@ macro_rules! rows {
 
 type Effect = PendingEffect;
 type Token = ApiToken;
+type Pool = PoolRecord;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -91,6 +95,7 @@ rows! {
     Environment: "environment", |row| row.id.to_string();
     Effect: "effect", |row| row.id.to_string();
     Token: "token", |row| row.digest.to_string();
+    Pool: "pool", |row| row.name.to_string();
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.

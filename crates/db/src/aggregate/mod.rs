@@ -12,6 +12,7 @@ mod environment;
 mod job;
 pub(crate) mod lease;
 mod pipeline;
+mod pool;
 mod runner;
 mod site;
 mod token;
@@ -31,6 +32,7 @@ use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
 use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::pool::PoolRecord;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
@@ -88,6 +90,7 @@ aggregates! {
     Environment: Environment;
     Effect: PendingEffect;
     Token: ApiToken;
+    Pool: PoolRecord;
 }
 
 fn unknown(kind: &str) -> Error {

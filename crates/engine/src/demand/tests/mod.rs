@@ -1,6 +1,6 @@
 //! Claims about demand. A claim that answers a public report is named after it.
 
-mod desk;
+pub(crate) mod desk;
 mod gate;
 mod ledger;
 mod registrations;
