@@ -7,7 +7,7 @@ use forgeyard_model::Explanation;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::job::{Hold, JobState};
 use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot};
-use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::verdict::{
     Blame, DeviceUse, ExitFacts, LogLine, Metric, Outcome, RetryPolicy, StepFacts, Verdict,
 };
