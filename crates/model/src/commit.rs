@@ -14,6 +14,7 @@ use crate::job::Job;
 use crate::lease::Lease;
 use crate::ledger::LedgerRow;
 use crate::pipeline::Pipeline;
+use crate::pool::PoolRecord;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
 use crate::site::Site;
@@ -54,6 +55,8 @@ pub enum Row {
     Token(ApiToken),
     /// A row of the ledger.
     Ledger(LedgerRow),
+    /// What is remembered of a pool.
+    Pool(PoolRecord),
 }
 
 macro_rules! rows {
@@ -79,6 +82,7 @@ macro_rules! rows {
 type Effect = PendingEffect;
 type Token = ApiToken;
 type Ledger = LedgerRow;
+type Pool = PoolRecord;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -96,6 +100,7 @@ rows! {
     Effect: "effect", |row| row.id.to_string();
     Token: "token", |row| row.digest.to_string();
     Ledger: "ledger", |row| row.key.clone();
+    Pool: "pool", |row| row.name.to_string();
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.

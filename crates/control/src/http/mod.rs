@@ -11,6 +11,7 @@ pub mod error;
 pub mod live;
 pub mod operate;
 pub mod people;
+pub mod pools;
 pub mod range;
 mod refusals;
 mod routes;
@@ -35,6 +36,7 @@ pub fn routes() -> Routes {
         .merge(agents::routes())
         .merge(sites::routes())
         .merge(people::routes())
+        .merge(pools::routes())
         .merge(settings::routes())
         .merge(live::routes())
         .merge(webhook::routes())
