@@ -3,6 +3,7 @@
 //! [`Farm`] is what the database holds, in memory. It changes only through [`Tx`](crate::tx::Tx), which records the
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
+use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
@@ -59,6 +60,12 @@ pub struct Farm {
     pub effects: BTreeMap<EffectId, PendingEffect>,
     /// API tokens by digest.
     pub tokens: BTreeMap<Digest, ApiToken>,
+    /// What was said of heads, by forge, repository and commit.
+    pub approvals: BTreeMap<String, HeadApproval>,
+    /// Accepted terms by numeric id of the person.
+    pub acceptances: BTreeMap<u64, Acceptance>,
+    /// Configurations by number; only the newest is sure to be here.
+    pub configs: BTreeMap<u64, ConfigVersion>,
     /// What is derived from the rows.
     pub index: Index,
 }
@@ -229,6 +236,9 @@ entities! {
         }
     };
     ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};
+    HeadApproval in approvals by String, HeadApproval::key, |_, _, _| {};
+    Acceptance in acceptances by u64, |row| row.person.id, |_, _, _| {};
+    ConfigVersion in configs by u64, |row| row.number, |_, _, _| {};
 }
 
 impl Farm {
@@ -258,6 +268,9 @@ impl Farm {
             Row::Environment(row) => drop(self.place(row)),
             Row::Effect(row) => drop(self.place(row)),
             Row::Token(row) => drop(self.place(row)),
+            Row::Approval(row) => drop(self.place(row)),
+            Row::Acceptance(row) => drop(self.place(row)),
+            Row::Config(row) => drop(self.place(row)),
         }
     }
 
@@ -347,6 +360,9 @@ impl Farm {
         rows.extend(self.environments.values().cloned().map(Row::from));
         rows.extend(self.effects.values().cloned().map(Row::from));
         rows.extend(self.tokens.values().cloned().map(Row::from));
+        rows.extend(self.approvals.values().cloned().map(Row::from));
+        rows.extend(self.acceptances.values().cloned().map(Row::from));
+        rows.extend(self.configs.values().cloned().map(Row::from));
         rows
     }
 }

@@ -1,6 +1,7 @@
 //! Commits: what one decision writes, in one transaction: rows, the event rows (the audit trail), the journal entry,
 //! usage facts and outbox effects.
 
+use crate::approval::{Acceptance, ConfigVersion, HeadApproval};
 use crate::artifact::Artifact;
 use crate::attempt::Attempt;
 use crate::channel::Channel;
@@ -51,6 +52,12 @@ pub enum Row {
     Effect(PendingEffect),
     /// An API token.
     Token(ApiToken),
+    /// What was said of a head.
+    Approval(HeadApproval),
+    /// Accepted terms.
+    Acceptance(Acceptance),
+    /// A configuration.
+    Config(ConfigVersion),
 }
 
 macro_rules! rows {
@@ -75,6 +82,8 @@ macro_rules! rows {
 
 type Effect = PendingEffect;
 type Token = ApiToken;
+type Approval = HeadApproval;
+type Config = ConfigVersion;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -91,6 +100,9 @@ rows! {
     Environment: "environment", |row| row.id.to_string();
     Effect: "effect", |row| row.id.to_string();
     Token: "token", |row| row.digest.to_string();
+    Approval: "approval", HeadApproval::key;
+    Acceptance: "acceptance", |row| row.person.id.to_string();
+    Config: "config", |row| ConfigVersion::key(row.number);
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.

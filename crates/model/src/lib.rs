@@ -8,6 +8,7 @@
 //! - persisted spellings are those of serde and are pinned by tests.
 
 pub mod access;
+pub mod approval;
 pub mod artifact;
 pub mod attempt;
 pub mod channel;

@@ -76,6 +76,7 @@ pub fn config() -> FarmConfig {
                 teams: Default::default(),
                 roles: Default::default(),
                 isolation: Some(Isolation::SharedKernel),
+                approvers: None,
             }],
             ..Access::default()
         },

@@ -3,6 +3,7 @@
 use super::http::{self, ClientError, HttpOptions};
 use crate::people::*;
 use forgeyard_model::DemandId;
+use forgeyard_model::approval::HeadApproval;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::{EventRecord, UsageFact};
@@ -219,6 +220,43 @@ impl Client {
     /// A job of a forge, why it is where it is, and what was launched for it.
     pub async fn demand(&self, id: DemandId) -> Result<DemandView, ClientError> {
         self.get(&format!("/api/v1/demands/{id}")).await
+    }
+
+    /// What was said of heads, newest first.
+    pub async fn approvals(&self) -> Result<Vec<HeadApproval>, ClientError> {
+        self.get("/api/v1/approvals").await
+    }
+
+    /// Says whether the head of a job of a forge may run.
+    pub async fn judge_demand(
+        &self,
+        id: DemandId,
+        approve: bool,
+        request: &JudgeRequest,
+    ) -> Result<(), ClientError> {
+        let word = if approve { "approve" } else { "refuse" };
+        self.act(&format!("/api/v1/demands/{id}/{word}"), request).await
+    }
+
+    /// Says whether the head of a pipeline may run.
+    pub async fn judge_pipeline(
+        &self,
+        id: PipelineId,
+        approve: bool,
+        request: &JudgeRequest,
+    ) -> Result<(), ClientError> {
+        let word = if approve { "approve" } else { "refuse" };
+        self.act(&format!("/api/v1/pipelines/{id}/{word}"), request).await
+    }
+
+    /// What terms of service there are, and what the caller accepted.
+    pub async fn terms(&self) -> Result<TermsView, ClientError> {
+        self.get("/api/v1/terms").await
+    }
+
+    /// Accepts the terms of service.
+    pub async fn accept_terms(&self, request: &TermsRequest) -> Result<(), ClientError> {
+        self.act("/api/v1/terms", request).await
     }
 
     /// Newest webhook deliveries.

@@ -42,6 +42,7 @@ pub mod routes;
 pub mod shell;
 pub mod sites;
 pub mod status;
+pub mod terms;
 pub mod timeline;
 pub mod tone;
 pub mod words;

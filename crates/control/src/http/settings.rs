@@ -53,6 +53,7 @@ async fn tokens(State(app): State<App>, caller: Caller) -> Result<Json<Vec<Token
             created_at: token.created_at,
             expires_at: token.expires_at,
             revoked_at: token.revoked_at,
+            repositories: token.repositories.clone(),
         })
         .collect();
     all.sort_by_key(|token| (token.created_at, token.principal.id));

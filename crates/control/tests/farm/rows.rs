@@ -370,6 +370,7 @@ pub fn access() -> Access {
         teams: [].into(),
         roles: ["write".to_owned()].into(),
         isolation: None,
+        approvers: None,
     };
     Access {
         grants: vec![
@@ -384,6 +385,7 @@ pub fn access() -> Access {
                 lists: [].into(),
                 roles: [].into(),
                 isolation: Some(Isolation::Vm),
+                approvers: None,
                 ..grant("tern-forks", Some(234_242), "tern/tern-feedstock", &[EventClass::ForkPullRequest])
             },
             grant("imported-17", None, "old/name", &[EventClass::Push]),

@@ -10,6 +10,7 @@
 mod plane;
 mod world;
 
+mod approve;
 mod refused;
 mod runner;
 mod sources;

@@ -25,8 +25,8 @@ const OPEN: [(&str, &str); 13] = [
     ("/assets/{file}", "style and script"),
 ];
 
-/// Asks something, as POST, and changes nothing.
-const ASKS: [&str; 1] = ["/api/v1/access/explain"];
+/// Asks something, as POST, and changes nothing; or is said by everybody for themselves.
+const ASKS: [&str; 3] = ["/api/v1/access/explain", "/api/v1/terms", "/terms"];
 
 /// The path with parameters that are well formed.
 fn filled(path: &str) -> String {
@@ -44,6 +44,7 @@ fn filled(path: &str) -> String {
         ("/sites/", "site"),
         ("/artifacts/", "art"),
         ("/environments/", "env"),
+        ("/demands/", "dem"),
     ];
     let kind = kinds.iter().find(|(part, _)| path.contains(part)).map_or("x", |(_, kind)| kind);
     path.replace("{id}", &id(kind))

@@ -2,6 +2,7 @@
 //! prints what it learnt.
 
 pub mod access;
+pub mod approve;
 pub mod artifact;
 pub mod audit;
 pub mod channel;
@@ -17,6 +18,7 @@ pub mod run;
 pub mod runner;
 pub mod site;
 pub mod status;
+pub mod terms;
 pub mod token;
 pub mod usage;
 pub mod verify;
@@ -99,6 +101,15 @@ pub enum ClientCommand {
     /// Jobs of forges that want a runner: list, show.
     #[command(subcommand)]
     Demand(demand::DemandCommand),
+    /// Let exactly the commit of a held job or pipeline run.
+    Approve(approve::JudgeArgs),
+    /// Refuse the commit of a held job or pipeline; what runs of it is stopped.
+    Refuse(approve::RefuseArgs),
+    /// What was approved and refused, by whom, and whether it counts.
+    Approvals(ReadArgs),
+    /// Terms of service: show, accept.
+    #[command(subcommand)]
+    Terms(terms::TermsCommand),
     /// Show the state of the farm.
     Status(ReadArgs),
     /// Jobs: list, show, read the log, cancel, run again.
@@ -147,6 +158,10 @@ pub async fn run(command: ClientCommand) -> Result<ExitCode> {
     match command {
         ClientCommand::Run(args) => run::run(args).await,
         ClientCommand::Why(args) => demand::why(args).await,
+        ClientCommand::Approve(args) => approve::approve(args).await,
+        ClientCommand::Refuse(args) => approve::refuse(args).await,
+        ClientCommand::Approvals(read) => approve::list(read).await,
+        ClientCommand::Terms(command) => terms::run(command).await,
         ClientCommand::Status(args) => status::run(args).await,
         ClientCommand::Job(command) => job::run(command).await,
         ClientCommand::Runner(command) => runner::run(command).await,

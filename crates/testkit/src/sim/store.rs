@@ -59,7 +59,10 @@ impl Touched {
             | Row::Artifact(_)
             | Row::Environment(_)
             | Row::Effect(_)
-            | Row::Token(_) => {}
+            | Row::Token(_)
+            | Row::Approval(_)
+            | Row::Acceptance(_)
+            | Row::Config(_) => {}
         }
     }
 }
@@ -109,5 +112,8 @@ fn known(farm: &Farm, row: &Row) -> u64 {
         Row::Environment(row) => of(farm, row),
         Row::Effect(row) => of(farm, row),
         Row::Token(row) => of(farm, row),
+        Row::Approval(row) => of(farm, row),
+        Row::Acceptance(row) => of(farm, row),
+        Row::Config(row) => of(farm, row),
     }
 }

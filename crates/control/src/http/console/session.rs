@@ -106,6 +106,11 @@ pub(super) fn local(next: &str) -> &str {
     if path && plain && !out { next } else { routes::PIPELINES }
 }
 
+/// The same with another page to fall back on.
+pub(super) fn local_or<'a>(next: &'a str, otherwise: &'a str) -> &'a str {
+    if next.is_empty() || local(next) != next { otherwise } else { next }
+}
+
 #[cfg(test)]
 mod tests {
     use super::local;

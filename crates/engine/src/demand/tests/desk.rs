@@ -112,6 +112,7 @@ pub(super) fn config() -> FarmConfig {
                 teams: BTreeSet::new(),
                 roles: BTreeSet::new(),
                 isolation: None,
+                approvers: None,
             }],
             ..Access::default()
         },

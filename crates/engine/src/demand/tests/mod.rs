@@ -3,6 +3,7 @@
 mod desk;
 mod gate;
 mod ledger;
+mod people;
 mod registrations;
 mod storm;
 mod theft;

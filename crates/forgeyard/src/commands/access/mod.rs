@@ -9,8 +9,8 @@ use crate::config::{FileConfig, HostSize};
 use crate::output::{self, Wrong, indented, table_or};
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use forgeyard_api::people::AccessQuestion;
-use forgeyard_control::http::people::ask;
+use forgeyard_api::people::{AccessAnswer, AccessQuestion};
+use forgeyard_control::http::people::answer;
 use forgeyard_formats::access::{self, CirunFiles, ImportOptions, NOBODY};
 use forgeyard_model::access::{Access, Decision, EventClass};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
@@ -312,7 +312,7 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
                 .into()
         })
     };
-    let decision = if let Some(file) = &args.file {
+    let answered = if let Some(file) = &args.file {
         let access = read(file)?;
         let named = access.grants.iter().find(|grant| grant.repository.name == args.repository);
         let repository = match named.and_then(|grant| grant.repository.id) {
@@ -325,7 +325,7 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
             None => number(&args.person, "the person")?,
         };
         let question = question(&args, repository, person);
-        ask(&configured(access)?, &question)
+        answer(&configured(access)?, &question)
     } else {
         let client = args.farm.client()?;
         let repository = match args.repository.parse() {
@@ -337,10 +337,10 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
             }
         };
         let question = question(&args, repository, number(&args.person, "the person")?);
-        client.explain_access(&question).await?.decision
+        client.explain_access(&question).await?
     };
-    output::show(args.json, &decision, decided)?;
-    Ok(match decision {
+    output::show(args.json, &answered, explained)?;
+    Ok(match answered.decision {
         Decision::Allow { .. } => ExitCode::SUCCESS,
         Decision::Deny { .. } => ExitCode::FAILURE,
     })
@@ -371,6 +371,21 @@ fn configured(access: Access) -> Result<FarmConfig> {
     }
     config.access = access;
     Ok(config)
+}
+
+/// All that the gate says of a question: as the console's access page shows it.
+fn explained(answered: &AccessAnswer) -> String {
+    let mut text = decided(&answered.decision);
+    let word = if answered.approval.may { "may" } else { "may not" };
+    let _ = writeln!(text, "{word} approve commits of others");
+    for line in &answered.approval.evidence {
+        let _ = writeln!(text, "  - {line}");
+    }
+    if let Some(fix) = &answered.approval.fix {
+        let _ = writeln!(text, "  fix: {fix}");
+    }
+    let _ = writeln!(text, "role in this farm: {}", answered.role.as_deref().unwrap_or("none"));
+    text
 }
 
 fn decided(decision: &Decision) -> String {
