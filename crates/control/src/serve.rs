@@ -223,7 +223,7 @@ async fn adopt(app: &App, by: String) -> Result<(), Error> {
     let wrong = |error: String| Error::Adopt(error);
     let text = serde_json::to_string(config).map_err(|error| wrong(error.to_string()))?;
     let repeats = history::repeats(app, config.digest()).await?;
-    let input = Input::ConfigAdopted { config: text, by, repeats };
+    let input = Input::ConfigAdopted { text, started_by: by, repeats };
     app.core.give(input, core::farm()).await.map_err(|error| wrong(error.to_string()))?;
     Ok(())
 }

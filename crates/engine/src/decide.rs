@@ -69,11 +69,13 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         }
         Input::DemandReported { source, jobs } => demand::reported(tx, source, jobs),
         Input::DemandGone { forge, job } => demand::gone(tx, &forge, job),
-        Input::HeadJudged { repository, head_sha, approve, reason, by, how } => {
-            approvals::judged(tx, repository, head_sha, approve, reason, by, how)
+        Input::HeadJudged { repository, head_sha, approve, reason, approver, how } => {
+            approvals::judged(tx, repository, head_sha, approve, reason, approver, how)
         }
         Input::TermsAccepted { person, version, how } => approvals::accepted(tx, person, version, how),
-        Input::ConfigAdopted { config, by, repeats } => approvals::adopted(tx, config, by, repeats),
+        Input::ConfigAdopted { text, started_by, repeats } => {
+            approvals::adopted(tx, text, started_by, repeats)
+        }
         Input::RunnerConfigFetched { attempt, fence } => demand::registration::fetched(tx, attempt, fence),
         Input::RunnerConfigLost { attempt, fence } => demand::registration::lost(tx, attempt, fence),
         Input::RunnerTook { attempt, fence, job } => demand::taken::by_hook(tx, attempt, fence, job),

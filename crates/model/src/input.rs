@@ -135,7 +135,7 @@ pub enum Input {
         /// Why not.
         reason: Option<String>,
         /// Who.
-        by: Approver,
+        approver: Approver,
         /// By which way.
         how: Way,
     },
@@ -151,9 +151,9 @@ pub enum Input {
     /// The farm runs under this configuration from now on.
     ConfigAdopted {
         /// The configuration, as JSON.
-        config: String,
+        text: String,
         /// Who started the farm with it, as far as that is known.
-        by: String,
+        started_by: String,
         /// An older version that is the same.
         repeats: Option<u64>,
     },

@@ -38,6 +38,7 @@ fn body(shell: &Shell, view: &TermsView) -> Markup {
             Some(person) if view.accepted >= view.version => {
                 p { (Word::new(Tone::Good, "accepted").badge()) " by " (person.login) " (id " (person.id) ")" }
             }
+            // Terms are everybody's own affair, whatever their role.
             Some(person) => {
                 @if view.accepted > 0 { p { "You accepted version " (view.accepted) "; it does not cover this one." } }
                 form.column method="post" action=(routes::TERMS) {

@@ -91,8 +91,8 @@ pub(super) async fn judge(
     }
     // What came through the check run is said by its webhook alone.
     let how = if request.how == Way::CheckRun { Way::Api } else { request.how };
-    let by = caller.approver(app, repository.id);
-    let input = Input::HeadJudged { repository, head_sha: sha, approve, reason, by, how };
+    let approver = caller.approver(app, repository.id);
+    let input = Input::HeadJudged { repository, head_sha: sha, approve, reason, approver, how };
     app.core.give(input, caller.principal.clone()).await?;
     Ok(())
 }

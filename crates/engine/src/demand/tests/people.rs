@@ -26,7 +26,14 @@ fn by(id: u64) -> Approver {
 fn judged(head_sha: &str, approve: bool, by: Approver) -> Input {
     let repository = repository(REPOSITORY);
     let reason = (!approve).then(|| "it mines coins".to_owned());
-    Input::HeadJudged { repository, head_sha: head_sha.to_owned(), approve, reason, by, how: Way::Cli }
+    Input::HeadJudged {
+        repository,
+        head_sha: head_sha.to_owned(),
+        approve,
+        reason,
+        approver: by,
+        how: Way::Cli,
+    }
 }
 
 fn pressed(desk: &mut Desk, guid: &str, head_sha: &str, button: &str, sender: Person) {
@@ -291,8 +298,8 @@ fn an_approver_needs_the_terms_as_everybody() {
 }
 
 fn adopted(desk: &mut Desk) {
-    let config = serde_json::to_string(&desk.config).unwrap();
-    desk.give(Input::ConfigAdopted { config, by: "ops".to_owned(), repeats: None });
+    let text = serde_json::to_string(&desk.config).unwrap();
+    desk.give(Input::ConfigAdopted { text, started_by: "ops".to_owned(), repeats: None });
 }
 
 /// Hole 15: revocation was another pull request, and live machines went on.
