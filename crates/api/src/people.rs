@@ -262,6 +262,26 @@ pub struct RepositoryView {
     pub channel: forgeyard_model::ChannelName,
 }
 
+/// A configuration that the farm ran with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ConfigVersionView {
+    /// Number, from 1.
+    pub number: u64,
+    /// Digest that decisions are journalled with.
+    pub digest: forgeyard_model::Digest,
+    /// Since when.
+    pub at: Timestamp,
+    /// Who started the farm with it, as far as that is known.
+    pub by: String,
+    /// The version that it repeats, when it is an older one again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<u64>,
+    /// The configuration itself, as JSON text for people; absent in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
 /// A piece of a log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -140,6 +140,8 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/tokens", ADMIN, "API tokens, without the tokens themselves."),
     post("/api/v1/tokens/{principal}/revoke", ADMIN, "Revokes the API token of a principal."),
     get("/api/v1/config", VIEWER, "What the farm is set up with: pools, flavors, images, repositories."),
+    get("/api/v1/config/history", OPERATOR, "Every configuration that the farm ran with, newest first."),
+    get("/api/v1/config/history/{number}", OPERATOR, "One of them, whole; it holds no secret."),
     get("/api/v1/live", VIEWER, "Server-sent events: what changed, as it changes."),
     post(site::JOIN, Who::Joining, "A site joins, or joins again under its name."),
     get(site::DESIRED, Who::Site, "What should be so at the site; waits until it is news."),

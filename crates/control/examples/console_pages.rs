@@ -131,7 +131,7 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
         ("audit", audit::audit(shell, &farm::events(), "", &pager)),
         ("status", status::status(stranger, &farm::status(true))),
         ("status-empty", status::status(stranger, &farm::empty_status())),
-        ("login", entry::login(stranger, "/pipelines", None)),
+        ("login", entry::login(stranger, "/pipelines", &["github".to_owned()], None)),
         ("error", entry::error(shell, &error)),
         ("not-found", entry::not_found(shell, "/pipelines/pipe_01")),
     ];

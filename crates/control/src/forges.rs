@@ -4,7 +4,7 @@
 //! that forge is refused with an explanation, and never tried without credentials.
 
 use forgeyard_forges::github::scaleset::ScaleSets;
-use forgeyard_forges::github::{Github, RepositoryPath, Target};
+use forgeyard_forges::github::{Github, LoginApp, RepositoryPath, Target};
 use forgeyard_model::forge::Repository;
 use forgeyard_model::{Explanation, ForgeName};
 use std::collections::BTreeMap;
@@ -109,7 +109,15 @@ impl Connection {
 
 /// All connections, by the name of the forge. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Connections(Arc<BTreeMap<ForgeName, Arc<Connection>>>);
+pub struct Connections {
+    all: Arc<BTreeMap<ForgeName, Arc<Connection>>>,
+    logins: Arc<BTreeMap<ForgeName, LoginApp>>,
+}
+
+/// Forges with which people sign in, by name.
+pub fn names(app: &crate::app::App) -> Vec<String> {
+    app.forges.logins.keys().map(ToString::to_string).collect()
+}
 
 impl Connections {
     /// Of these. The last one of a name counts.
@@ -117,12 +125,23 @@ impl Connections {
         let all = all
             .into_iter()
             .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
-        Self(Arc::new(all.collect()))
+        Self { all: Arc::new(all.collect()), logins: Arc::default() }
+    }
+
+    /// The same, with the Apps by which people sign in.
+    #[must_use]
+    pub fn with_logins(self, logins: impl IntoIterator<Item = (ForgeName, LoginApp)>) -> Self {
+        Self { logins: Arc::new(logins.into_iter().collect()), ..self }
+    }
+
+    /// The App by which people sign in with a forge.
+    pub fn login(&self, forge: &ForgeName) -> Option<&LoginApp> {
+        self.logins.get(forge)
     }
 
     /// The connection to a forge, or what a person does to have one.
     pub fn of(&self, forge: &ForgeName) -> Result<&Arc<Connection>, Explanation> {
-        self.0.get(forge).ok_or_else(|| {
+        self.all.get(forge).ok_or_else(|| {
             let text = format!("no connection to the forge `{forge}` is configured");
             Explanation::new("forge.not_connected", text).fix(format!(
                 "declare it in forgeyard.toml: `[[forges]]` with `name = \"{forge}\"`, and `[[forges.apps]]` with the \
@@ -133,6 +152,6 @@ impl Connections {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Connection>> {
-        self.0.values()
+        self.all.values()
     }
 }

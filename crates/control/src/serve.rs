@@ -146,6 +146,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         git: GitSource::new(options.data.join("sources")),
         forges: options.forges,
         sealed,
+        logins: Arc::default(),
         keys,
         clock: options.clock,
         webhook_secret: options.webhook_secret,
@@ -221,7 +222,7 @@ async fn renew(store: Arc<dyn Store>, epoch: u64, stop: CancellationToken) -> Op
 async fn adopt(app: &App, by: String) -> Result<(), Error> {
     let config = app.config();
     let wrong = |error: String| Error::Adopt(error);
-    let text = serde_json::to_string(config).map_err(|error| wrong(error.to_string()))?;
+    let text = history::kept(config).map_err(|error| wrong(error.to_string()))?;
     let repeats = history::repeats(app, config.digest()).await?;
     let input = Input::ConfigAdopted { text, started_by: by, repeats };
     app.core.give(input, core::farm()).await.map_err(|error| wrong(error.to_string()))?;

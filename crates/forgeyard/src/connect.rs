@@ -9,6 +9,7 @@
 //! [[forges.apps]]            # each further App adds its rate limits
 //! client-id = "Iv23li…"      # or app-id = 123456
 //! key-file = "/etc/forgeyard/app.pem"
+//! # client-secret-file = "/etc/forgeyard/app.secret"   # people sign in to the console with it
 //! ```
 //!
 //! A key is read once, at the start, from its file, and is never shown. Nothing is called here: whether GitHub knows the
@@ -18,7 +19,9 @@ use crate::output::Wrong;
 use anyhow::{Context as _, Result};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
-use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
+use forgeyard_forges::github::{
+    AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp, Target,
+};
 use forgeyard_model::{ForgeName, Secret};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -53,6 +56,8 @@ pub struct AppConfig {
     pub app_id: Option<u64>,
     /// File with the private key, PEM.
     pub key_file: PathBuf,
+    /// File with the client secret: people then sign in to the console with this App. Needs `client-id`.
+    pub client_secret_file: Option<PathBuf>,
 }
 
 /// A runner scale set.
@@ -174,6 +179,37 @@ impl ForgeConfig {
     }
 }
 
+impl ForgeConfig {
+    /// The App by which people sign in: the first one with a client secret.
+    fn login(&self) -> Result<Option<LoginApp>> {
+        let Some((app, path)) =
+            self.apps.iter().find_map(|app| Some((app, app.client_secret_file.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let wrong = |what: &str| {
+            Wrong::new(format!("the sign-in with the forge `{}` {what}", self.name))
+                .fix("make a client secret on the App's settings page; the callback address there is `PUBLIC-URL/login/callback`")
+        };
+        let Some(client_id) =
+            app.client_id.as_ref().map(|id| id.trim().to_owned()).filter(|id| !id.is_empty())
+        else {
+            return Err(wrong("needs the `client-id` of its App").into());
+        };
+        let text =
+            fs_err::read_to_string(path).with_context(|| wrong("has a client secret that cannot be read"))?;
+        if text.trim().is_empty() {
+            return Err(wrong("has an empty client secret").into());
+        }
+        Ok(Some(LoginApp {
+            endpoint: self.endpoint()?,
+            client_id,
+            client_secret: Secret::new(text.trim()),
+            http: HttpOptions { ca_file: self.ca_file.clone(), ..HttpOptions::default() },
+        }))
+    }
+}
+
 /// Makes all connections. Nothing is called yet.
 pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections> {
     for (place, forge) in forges.iter().enumerate() {
@@ -183,7 +219,11 @@ pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections>
         }
     }
     let made: Result<Vec<_>> = forges.iter().map(|forge| forge.connection(clock)).collect();
-    Ok(Connections::new(made?))
+    let mut logins = Vec::new();
+    for forge in forges {
+        logins.extend(forge.login()?.map(|app| (forge.name.clone(), app)));
+    }
+    Ok(Connections::new(made?).with_logins(logins))
 }
 
 #[cfg(test)]

@@ -296,6 +296,16 @@ impl Client {
         self.get("/api/v1/config").await
     }
 
+    /// Every configuration that the farm ran with, newest first, without their texts.
+    pub async fn config_history(&self) -> Result<Vec<ConfigVersionView>, ClientError> {
+        self.get("/api/v1/config/history").await
+    }
+
+    /// One configuration that the farm ran with.
+    pub async fn config_version(&self, number: u64) -> Result<ConfigVersionView, ClientError> {
+        self.get(&format!("/api/v1/config/history/{number}")).await
+    }
+
     /// Asks the gate without doing anything.
     pub async fn explain_access(&self, question: &AccessQuestion) -> Result<AccessAnswer, ClientError> {
         self.post("/api/v1/access/explain", question).await

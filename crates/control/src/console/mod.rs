@@ -33,6 +33,7 @@ pub mod deliveries;
 pub mod devices;
 pub mod entry;
 pub mod environments;
+pub mod history;
 pub mod job;
 pub mod log;
 pub mod pipeline;

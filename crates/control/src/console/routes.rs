@@ -30,8 +30,19 @@ pub const STATUS: &str = "/status";
 pub const STATUS_JSON: &str = "/status.json";
 /// Sign in.
 pub const LOGIN: &str = "/login";
+/// Where the browser comes back to from a forge.
+pub const LOGIN_CALLBACK: &str = "/login/callback";
+
+/// Sign in with a forge; `?next=` as for the sign-in page.
+pub fn login_forge(forge: &str, next: &str) -> String {
+    format!("{LOGIN}/forge/{forge}?next={}", query(next))
+}
+
 /// Sign out (POST).
 pub const LOGOUT: &str = "/logout";
+
+/// The history of the configuration: `?from=NUMBER&to=NUMBER` compares two.
+pub const CONFIG: &str = "/config";
 
 /// The terms of service (POST accepts them).
 pub const TERMS: &str = "/terms";

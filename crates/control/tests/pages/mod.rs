@@ -266,7 +266,7 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         ("access allowed", access::access(shell, &rules, &question, Some(&answered(allow)), None)),
         ("terms", terms::terms(shell, &farm::terms(text))),
         ("status", status::status(shell, &state)),
-        ("login", entry::login(shell, text, Some(&error))),
+        ("login", entry::login(shell, text, &[text.to_owned()], Some(&error))),
         ("error", entry::error(shell, &error)),
         ("not found", entry::not_found(shell, text)),
     ]

@@ -9,7 +9,7 @@ use forgeyard_model::principal::Role;
 use forgeyard_model::{Id, Timestamp};
 
 /// Routes that answer strangers, each for a reason.
-const OPEN: [(&str, &str); 13] = [
+const OPEN: [(&str, &str); 15] = [
     ("/openapi.json", "describes the routes, which are the same everywhere"),
     ("/webhooks/github", "proved by the signature of its body"),
     ("/agent/v1/redeem", "proved by a one-shot token in its body"),
@@ -21,6 +21,8 @@ const OPEN: [(&str, &str); 13] = [
     ("/status", "the public status page"),
     ("/status.json", "the same as JSON"),
     ("/login", "the way in"),
+    ("/login/forge/{forge}", "the way in by a forge"),
+    ("/login/callback", "proved by the state of a sign-in and the browser that began it"),
     ("/logout", "without a session there is nothing to end"),
     ("/assets/{file}", "style and script"),
 ];

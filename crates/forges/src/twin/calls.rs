@@ -256,6 +256,9 @@ impl State {
         if let Some(path) = request.path.strip_prefix(&self.setup.actions_path.clone()) {
             return self.actions_service(request, path);
         }
+        if request.path.starts_with("/login/oauth/") {
+            return Outcome::Answer(self.login_calls(request));
+        }
         let prefix = self.setup.api_prefix.clone();
         let Some(path) = request.path.strip_prefix(&prefix) else {
             return Outcome::Answer(Reply::message(404, "Not Found: no simulated page is here"));

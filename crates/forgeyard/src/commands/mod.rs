@@ -10,6 +10,7 @@ pub mod demand;
 pub mod device;
 pub mod doctor;
 pub mod environment;
+pub mod history;
 pub mod image;
 pub mod job;
 pub mod lease;
@@ -144,6 +145,9 @@ pub enum ClientCommand {
     Env(environment::EnvCommand),
     /// What was used, for each repository.
     Usage(usage::UsageArgs),
+    /// The configurations that the farm ran with: history, diff, revert.
+    #[command(subcommand)]
+    Config(history::ConfigCommand),
     /// The audit trail: who changed what, when.
     Audit(audit::AuditArgs),
     /// API tokens: make, list, revoke.
@@ -176,6 +180,7 @@ pub async fn run(command: ClientCommand) -> Result<ExitCode> {
         ClientCommand::Channel(command) => channel::run(command).await,
         ClientCommand::Env(command) => environment::run(command).await,
         ClientCommand::Usage(args) => usage::run(args).await,
+        ClientCommand::Config(command) => history::run(command).await,
         ClientCommand::Audit(args) => audit::run(args).await,
         ClientCommand::Token(command) => token::run(command).await,
         ClientCommand::PublicKey(args) => status::public_key(args).await,

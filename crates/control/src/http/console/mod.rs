@@ -12,11 +12,14 @@ mod dress;
 mod form;
 mod job;
 mod log;
+mod login;
 mod pages;
 mod session;
 
+use dress::step_inside;
 pub use dress::{dress, unknown};
 pub use form::Form;
+pub use login::Logins;
 
 use super::Routes;
 use super::error::{HttpError, missing};
@@ -62,10 +65,13 @@ pub fn routes() -> Routes {
         .route("/access", get(pages::access))
         .route("/deliveries", get(pages::deliveries))
         .route("/audit", get(pages::audit))
+        .route("/config", get(pages::config))
         .route("/status", get(pages::status))
         .route("/status.json", get(pages::status_json))
         .route("/assets/{file}", get(pages::asset))
         .route("/login", form(get(session::page).post(session::login)))
+        .route("/login/forge/{forge}", get(login::begin))
+        .route("/login/callback", get(login::callback))
         .route("/logout", form(post(session::logout)))
         .route("/jobs/{id}/cancel", form(post(actions::cancel)))
         .route("/jobs/{id}/rerun", form(post(actions::rerun)))

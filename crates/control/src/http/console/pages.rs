@@ -10,6 +10,7 @@ use crate::console::pipelines::Filter;
 use crate::console::{self, assets, routes};
 use crate::http::error::{self, HttpError, missing};
 use crate::http::people::ask_gate;
+use crate::http::settings;
 use crate::views;
 use axum::Json;
 use axum::extract::{Query, State};
@@ -325,6 +326,34 @@ pub(super) async fn audit(State(app): State<App>, caller: Caller, Query(query): 
     let here = if subject.is_empty() { routes::AUDIT.to_owned() } else { routes::audit_of(subject) };
     let (rows, pager) = one_page(rows, query.before.is_none(), &here, |row| row.id.to_string());
     html(console::audit::audit(&shell(&app, Some(&caller)), &rows, subject, &pager))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Versions {
+    from: Option<u64>,
+    to: Option<u64>,
+}
+
+/// The history of the configuration.
+pub(super) async fn config(
+    State(app): State<App>,
+    caller: Caller,
+    Query(Versions { from, to }): Query<Versions>,
+) -> Page {
+    caller.need(Role::Operator)?;
+    let rows = settings::versions(&app).await?;
+    let whole = |number: u64| {
+        let row = rows.iter().find(|row| row.number == number);
+        row.map(|row| settings::view(row, true))
+            .ok_or_else(|| missing("version of the configuration", number))
+    };
+    let compared = match (from, to) {
+        (Some(from), Some(to)) => Some((whole(from)?, whole(to)?)),
+        _ => None,
+    };
+    let compared = compared.as_ref().map(|(old, new)| console::history::Compared { old, new });
+    let versions: Vec<_> = rows.iter().map(|row| settings::view(row, false)).collect();
+    html(console::history::history(&shell(&app, Some(&caller)), &versions, compared))
 }
 
 /// The status page; strangers see less.
