@@ -8,6 +8,7 @@ use crate::people::*;
 use crate::pools::PoolView;
 use crate::routes::{Method, ROUTES, Route, Who};
 use crate::{agent, site};
+use forgeyard_model::approval::HeadApproval;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::{EventRecord, UsageFact};
@@ -169,6 +170,18 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             Shape::takes(of.one::<EnvironmentResult>(), json(nothing()))
         }
         (Method::Get, "/api/v1/queue") => Shape::gives(json(of.many::<QueueRow>())),
+        (Method::Get, "/api/v1/config/history") => Shape::gives(json(of.many::<ConfigVersionView>())),
+        (Method::Get, "/api/v1/config/history/{number}") => Shape::gives(json(of.one::<ConfigVersionView>())),
+        (Method::Get, "/api/v1/approvals") => Shape::gives(json(of.many::<HeadApproval>())),
+        (
+            Method::Post,
+            "/api/v1/demands/{id}/approve"
+            | "/api/v1/demands/{id}/refuse"
+            | "/api/v1/pipelines/{id}/approve"
+            | "/api/v1/pipelines/{id}/refuse",
+        ) => Shape::takes(of.one::<JudgeRequest>(), json(nothing())),
+        (Method::Get, "/api/v1/terms") => Shape::gives(json(of.one::<TermsView>())),
+        (Method::Post, "/api/v1/terms") => Shape::takes(of.one::<TermsRequest>(), json(nothing())),
         (Method::Get, "/api/v1/demands") => Shape::gives(json(of.many::<Demand>())),
         (Method::Get, "/api/v1/demands/{id}") => Shape::gives(json(of.one::<DemandView>())),
         (Method::Get, "/api/v1/deliveries") => Shape::gives(json(of.many::<Delivery>())),

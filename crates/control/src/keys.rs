@@ -136,6 +136,12 @@ pub fn same(a: &str, b: &str) -> bool {
     a.as_bytes().ct_eq(b.as_bytes()).into()
 }
 
+/// 43 characters that nobody guesses: states and verifiers of sign-ins.
+pub(crate) fn nonce() -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
+}
+
 /// A new API token.
 pub fn new_token() -> String {
     format!("fy_{}", hex::encode(rand::random::<[u8; 24]>()))

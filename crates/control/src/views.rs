@@ -10,7 +10,7 @@ use forgeyard_engine::Farm;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::DeviceState;
-use forgeyard_model::job::{Job, JobKind, JobState};
+use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::{ArtifactId, DemandId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
 use std::collections::BTreeMap;
 
@@ -118,7 +118,11 @@ pub fn queue(farm: &Farm, most: usize) -> Vec<QueueRow> {
                 id: job.id.to_string(),
                 what: job.key.clone(),
                 repository: pipeline.event.repository.name.clone(),
+                repository_id: pipeline.event.repository.id,
                 state: job.state.name().to_owned(),
+                approve_head: matches!(job.state, JobState::Held(Hold::Approval { .. }))
+                    .then(|| pipeline.event.head_sha.clone()),
+                pipeline: Some(pipeline.id),
                 since: job.since,
                 position: answer.position,
                 reason: answer.reason,
@@ -139,7 +143,11 @@ fn demand_row(farm: &Farm, demand: &Demand) -> QueueRow {
         id: demand.id.to_string(),
         what: demand.name.clone(),
         repository: demand.repository.name.clone(),
+        repository_id: demand.repository.id,
         state: demand.state.name().to_owned(),
+        approve_head: matches!(demand.state, DemandState::Held { until: None, .. })
+            .then(|| demand.head().to_owned()),
+        pipeline: None,
         since: demand.created_at,
         position: answer.position,
         reason: answer.reason,

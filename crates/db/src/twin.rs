@@ -342,13 +342,23 @@ impl State {
                 _ => {}
             }
         }
+        let newest_config = self
+            .of_kind("config")
+            .filter_map(|row| match row {
+                Row::Config(config) => Some(config.number),
+                _ => None,
+            })
+            .max();
         let wanted = |row: &Row| match row {
             Row::Site(_)
             | Row::Device(_)
             | Row::Channel(_)
             | Row::Token(_)
             | Row::Ledger(_)
-            | Row::Pool(_) => true,
+            | Row::Pool(_)
+            | Row::Approval(_)
+            | Row::Acceptance(_) => true,
+            Row::Config(config) => newest_config == Some(config.number),
             Row::Delivery(delivery) => lately(row) || started.contains(delivery.guid.as_str()),
             Row::Demand(_) | Row::Pipeline(_) | Row::Job(_) | Row::Attempt(_) | Row::Artifact(_) => {
                 parent(row).is_some_and(|key| owners.contains(&key))

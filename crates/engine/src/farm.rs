@@ -4,6 +4,7 @@
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
 use crate::queue;
+use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
@@ -66,6 +67,12 @@ pub struct Farm {
     pub ledger: BTreeMap<String, LedgerRow>,
     /// What is remembered of pools.
     pub pools: BTreeMap<PoolName, PoolRecord>,
+    /// What was said of heads, by forge, repository and commit.
+    pub approvals: BTreeMap<String, HeadApproval>,
+    /// Accepted terms by numeric id of the person.
+    pub acceptances: BTreeMap<u64, Acceptance>,
+    /// Configurations by number; only the newest is sure to be here.
+    pub configs: BTreeMap<u64, ConfigVersion>,
     /// What is derived from the rows.
     pub index: Index,
 }
@@ -260,6 +267,9 @@ entities! {
     ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};
     LedgerRow in ledger by String, |row| row.key.clone(), |row, index, add| index.books.enter(row, add);
     PoolRecord in pools by PoolName, |row| row.name.clone(), |_, _, _| {};
+    HeadApproval in approvals by String, HeadApproval::key, |_, _, _| {};
+    Acceptance in acceptances by u64, |row| row.person.id, |_, _, _| {};
+    ConfigVersion in configs by u64, |row| row.number, |_, _, _| {};
 }
 
 impl Farm {
@@ -291,6 +301,9 @@ impl Farm {
             Row::Token(row) => drop(self.place(row)),
             Row::Ledger(row) => drop(self.place(row)),
             Row::Pool(row) => drop(self.place(row)),
+            Row::Approval(row) => drop(self.place(row)),
+            Row::Acceptance(row) => drop(self.place(row)),
+            Row::Config(row) => drop(self.place(row)),
         }
     }
 
@@ -382,6 +395,9 @@ impl Farm {
         rows.extend(self.tokens.values().cloned().map(Row::from));
         rows.extend(self.ledger.values().cloned().map(Row::from));
         rows.extend(self.pools.values().cloned().map(Row::from));
+        rows.extend(self.approvals.values().cloned().map(Row::from));
+        rows.extend(self.acceptances.values().cloned().map(Row::from));
+        rows.extend(self.configs.values().cloned().map(Row::from));
         rows
     }
 }

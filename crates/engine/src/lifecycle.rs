@@ -262,7 +262,8 @@ pub fn demand(from: &str, event: DemandEvent) -> Option<&'static str> {
         ("waiting" | "held" | "refused", DemandUnread) => "unread",
         ("unread" | "held" | "refused" | "wanted", DemandWaits) => "waiting",
         ("unread" | "held" | "refused" | "wanted" | "launching" | "running", DemandHeld) => "held",
-        ("unread" | "held" | "refused", DemandRefused) => "refused",
+        // From wanted and launching: a grant or an approval was taken back.
+        ("unread" | "held" | "refused" | "wanted" | "launching", DemandRefused) => "refused",
         // From running: the forge named another job as the one that its runner has.
         ("unread" | "held" | "refused" | "launching" | "running", DemandWanted) => "wanted",
         ("wanted", DemandLaunched) => "launching",

@@ -7,7 +7,7 @@ use forgeyard_model::device::DeviceState;
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::job::{Job, JobKind, JobState};
 use forgeyard_model::pipeline::PipelineState;
-use forgeyard_model::principal::ApiToken;
+use forgeyard_model::principal::{ApiToken, PrincipalKind};
 use forgeyard_model::runner::{RunnerState, RunnerWork};
 use forgeyard_model::site::Site;
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
@@ -190,7 +190,9 @@ pub(crate) fn drain(tx: &mut Tx<'_>, id: SiteId, drain: bool) -> Result<Reply, R
 
 /// A token was made.
 pub(crate) fn token_issued(tx: &mut Tx<'_>, token: ApiToken) -> Result<Reply, Refusal> {
-    tx.event("TokenIssued", token.principal.id, None, "valid", Some(token.principal.name.clone()));
+    let person = matches!(token.principal.kind, PrincipalKind::Person { .. });
+    let name = if person { "SignedIn" } else { "TokenIssued" };
+    tx.event(name, token.principal.id, None, "valid", Some(token.principal.name.clone()));
     tx.put(token);
     Ok(Reply::Done)
 }
@@ -203,7 +205,9 @@ pub(crate) fn token_revoked(tx: &mut Tx<'_>, digest: Digest) -> Result<Reply, Re
         return Ok(Reply::Unchanged);
     }
     let revoked_at = Some(tx.now());
-    tx.event("TokenRevoked", token.principal.id, Some("valid"), "revoked", None);
+    let person = matches!(token.principal.kind, PrincipalKind::Person { .. });
+    let name = if person { "SignedOut" } else { "TokenRevoked" };
+    tx.event(name, token.principal.id, Some("valid"), "revoked", None);
     tx.put(ApiToken { revoked_at, ..token });
     Ok(Reply::Done)
 }

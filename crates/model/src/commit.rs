@@ -1,6 +1,7 @@
 //! Commits: what one decision writes, in one transaction: rows, the event rows (the audit trail), the journal entry,
 //! usage facts and outbox effects.
 
+use crate::approval::{Acceptance, ConfigVersion, HeadApproval};
 use crate::artifact::Artifact;
 use crate::attempt::Attempt;
 use crate::channel::Channel;
@@ -57,6 +58,12 @@ pub enum Row {
     Ledger(LedgerRow),
     /// What is remembered of a pool.
     Pool(PoolRecord),
+    /// What was said of a head.
+    Approval(HeadApproval),
+    /// Accepted terms.
+    Acceptance(Acceptance),
+    /// A configuration.
+    Config(ConfigVersion),
 }
 
 macro_rules! rows {
@@ -83,6 +90,8 @@ type Effect = PendingEffect;
 type Token = ApiToken;
 type Ledger = LedgerRow;
 type Pool = PoolRecord;
+type Approval = HeadApproval;
+type Config = ConfigVersion;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -101,6 +110,9 @@ rows! {
     Token: "token", |row| row.digest.to_string();
     Ledger: "ledger", |row| row.key.clone();
     Pool: "pool", |row| row.name.to_string();
+    Approval: "approval", HeadApproval::key;
+    Acceptance: "acceptance", |row| row.person.id.to_string();
+    Config: "config", |row| ConfigVersion::key(row.number);
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.

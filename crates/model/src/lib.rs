@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod account;
+pub mod approval;
 pub mod artifact;
 pub mod attempt;
 pub mod channel;

@@ -75,6 +75,7 @@ pub fn config() -> FarmConfig {
                 teams: Default::default(),
                 roles: Default::default(),
                 isolation: Some(Isolation::SharedKernel),
+                approvers: None,
             }],
             ..Access::default()
         },

@@ -4,6 +4,7 @@ use super::http::{self, ClientError, HttpOptions};
 use crate::people::*;
 use crate::pools::PoolView;
 use forgeyard_model::DemandId;
+use forgeyard_model::approval::HeadApproval;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::{EventRecord, UsageFact};
@@ -242,6 +243,43 @@ impl Client {
         self.get(&format!("/api/v1/demands/{id}")).await
     }
 
+    /// What was said of heads, newest first.
+    pub async fn approvals(&self) -> Result<Vec<HeadApproval>, ClientError> {
+        self.get("/api/v1/approvals").await
+    }
+
+    /// Says whether the head of a job of a forge may run.
+    pub async fn judge_demand(
+        &self,
+        id: DemandId,
+        approve: bool,
+        request: &JudgeRequest,
+    ) -> Result<(), ClientError> {
+        let word = if approve { "approve" } else { "refuse" };
+        self.act(&format!("/api/v1/demands/{id}/{word}"), request).await
+    }
+
+    /// Says whether the head of a pipeline may run.
+    pub async fn judge_pipeline(
+        &self,
+        id: PipelineId,
+        approve: bool,
+        request: &JudgeRequest,
+    ) -> Result<(), ClientError> {
+        let word = if approve { "approve" } else { "refuse" };
+        self.act(&format!("/api/v1/pipelines/{id}/{word}"), request).await
+    }
+
+    /// What terms of service there are, and what the caller accepted.
+    pub async fn terms(&self) -> Result<TermsView, ClientError> {
+        self.get("/api/v1/terms").await
+    }
+
+    /// Accepts the terms of service.
+    pub async fn accept_terms(&self, request: &TermsRequest) -> Result<(), ClientError> {
+        self.act("/api/v1/terms", request).await
+    }
+
     /// Newest webhook deliveries.
     pub async fn deliveries(&self) -> Result<Vec<Delivery>, ClientError> {
         self.get("/api/v1/deliveries").await
@@ -277,6 +315,16 @@ impl Client {
     /// What the farm is set up with.
     pub async fn config(&self) -> Result<ConfigView, ClientError> {
         self.get("/api/v1/config").await
+    }
+
+    /// Every configuration that the farm ran with, newest first, without their texts.
+    pub async fn config_history(&self) -> Result<Vec<ConfigVersionView>, ClientError> {
+        self.get("/api/v1/config/history").await
+    }
+
+    /// One configuration that the farm ran with.
+    pub async fn config_version(&self, number: u64) -> Result<ConfigVersionView, ClientError> {
+        self.get(&format!("/api/v1/config/history/{number}")).await
     }
 
     /// Asks the gate without doing anything.

@@ -8,6 +8,7 @@ pub mod agents;
 pub mod channel;
 pub mod console;
 pub mod error;
+pub mod judging;
 pub mod live;
 pub mod operate;
 pub mod people;
@@ -37,6 +38,7 @@ pub fn routes() -> Routes {
         .merge(sites::routes())
         .merge(people::routes())
         .merge(pools::routes())
+        .merge(judging::routes())
         .merge(settings::routes())
         .merge(live::routes())
         .merge(webhook::routes())

@@ -129,6 +129,7 @@ impl Plane {
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 1 << 20,
             stop: stop.clone(),
+            logins: Arc::default(),
         };
         serve::work(&app, &stop);
         let router = http::router(app.clone());
@@ -238,6 +239,7 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
             resources: Kind::ALL.map(|kind| kind.name().to_owned()).into(),
             events: [EventClass::Push, EventClass::Rerun].into(),
             users: people.iter().map(|person| person.id).collect(),
+            approvers: Default::default(),
             lists: Default::default(),
             teams: Default::default(),
             roles: Default::default(),

@@ -1,6 +1,7 @@
 //! The aggregates: one file each. A file names the table, its columns and constraints, and which of its rows a restart
 //! needs. The tables themselves are made by the migrations.
 
+mod approval;
 mod artifact;
 mod attempt;
 mod channel;
@@ -21,6 +22,7 @@ mod token;
 use crate::Error;
 use crate::table::{self, Aggregate, Table};
 use forgeyard_model::Timestamp;
+use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
@@ -94,6 +96,9 @@ aggregates! {
     Token: ApiToken;
     Ledger: LedgerRow;
     Pool: PoolRecord;
+    Approval: HeadApproval;
+    Acceptance: Acceptance;
+    Config: ConfigVersion;
 }
 
 fn unknown(kind: &str) -> Error {

@@ -560,6 +560,8 @@ impl Samples {
             created_at: self.at(),
             expires_at: number.is_multiple_of(2).then(|| self.at()),
             revoked_at: None,
+            repositories: (1..number % 3).collect(),
+            forge_roles: (0..number % 3).map(|id| (u64::MAX - id, AWKWARD.to_owned())).collect(),
             generation: 1,
         }
     }
@@ -758,6 +760,9 @@ impl Samples {
             environment.into(),
             channel.into(),
             token.into(),
+            self.approval().into(),
+            self.acceptance().into(),
+            self.config().into(),
             pipeline.into(),
             demand.into(),
             delivery.into(),

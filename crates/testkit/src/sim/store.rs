@@ -61,7 +61,10 @@ impl Touched {
             | Row::Effect(_)
             | Row::Token(_)
             | Row::Ledger(_)
-            | Row::Pool(_) => {}
+            | Row::Pool(_)
+            | Row::Approval(_)
+            | Row::Acceptance(_)
+            | Row::Config(_) => {}
         }
     }
 }
@@ -113,5 +116,8 @@ fn known(farm: &Farm, row: &Row) -> u64 {
         Row::Token(row) => of(farm, row),
         Row::Ledger(row) => of(farm, row),
         Row::Pool(row) => of(farm, row),
+        Row::Approval(row) => of(farm, row),
+        Row::Acceptance(row) => of(farm, row),
+        Row::Config(row) => of(farm, row),
     }
 }

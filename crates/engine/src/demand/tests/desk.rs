@@ -113,6 +113,7 @@ pub(crate) fn config() -> FarmConfig {
                 teams: BTreeSet::new(),
                 roles: BTreeSet::new(),
                 isolation: None,
+                approvers: None,
             }],
             ..Access::default()
         },

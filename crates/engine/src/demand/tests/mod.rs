@@ -4,6 +4,7 @@ mod caps;
 pub(crate) mod desk;
 mod gate;
 mod ledger;
+mod people;
 mod registrations;
 mod storm;
 mod theft;
