@@ -12,5 +12,6 @@ pub mod openapi;
 pub mod people;
 pub mod routes;
 pub mod site;
+pub mod usage;
 
 pub use error::ApiError;

@@ -14,6 +14,7 @@ use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::people::*;
+use forgeyard_api::usage::MonthUsage;
 use forgeyard_db::EventQuery;
 use forgeyard_engine::gate;
 use forgeyard_model::access::EventClass;
@@ -71,6 +72,7 @@ pub fn routes() -> Routes {
         .route("/api/v1/deliveries", get(deliveries))
         .route("/api/v1/events", get(events))
         .route("/api/v1/usage", get(usage))
+        .route("/api/v1/usage/month", get(month_usage))
         .route("/api/v1/access/explain", post(explain_access))
         .route("/api/v1/sources/{digest}", put(source).layer(axum::extract::DefaultBodyLimit::disable()))
         .route("/api/v1/runs", post(run))
@@ -107,7 +109,8 @@ async fn job(State(app): State<App>, _: Caller, Path(id): Path<JobId>) -> Answer
 }
 
 async fn why(State(app): State<App>, _: Caller, Path(id): Path<JobId>) -> Answer<Why> {
-    Ok(Json(views::why(&app.core.read(), id)?))
+    let farm = app.core.read();
+    Ok(Json(views::why(&views::foresee(&app, &farm), id)?))
 }
 
 #[derive(Deserialize)]
@@ -341,7 +344,8 @@ async fn environment_result(
 }
 
 async fn queue(State(app): State<App>, _: Caller) -> Answer<Value> {
-    let rows = views::queue(&app.core.read(), LIST);
+    let farm = app.core.read();
+    let rows = views::queue(&views::foresee(&app, &farm), LIST);
     Ok(Json(json!(rows)))
 }
 
@@ -356,7 +360,8 @@ async fn demand(
     _: Caller,
     Path(id): Path<forgeyard_model::DemandId>,
 ) -> Answer<DemandView> {
-    Ok(Json(views::demand(&app.core.read(), id)?))
+    let farm = app.core.read();
+    Ok(Json(views::demand(&views::foresee(&app, &farm), id)?))
 }
 
 async fn deliveries(State(app): State<App>, _: Caller) -> Answer<Value> {
@@ -389,6 +394,10 @@ async fn usage(State(app): State<App>, _: Caller, Query(query): Query<UsageQuery
     let until = query.until.map_or_else(|| app.clock.now(), Timestamp::from_micros);
     let usage = app.store.usage(since, until).await.map_err(|error| error::database(&error))?;
     Ok(Json(json!(usage)))
+}
+
+async fn month_usage(State(app): State<App>, _: Caller) -> Answer<MonthUsage> {
+    Ok(Json(crate::usage::month(&app.core.read(), app.config(), app.clock.now())))
 }
 
 async fn explain_access(

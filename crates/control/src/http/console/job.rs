@@ -25,7 +25,10 @@ pub(super) async fn job(
     Query(Part { fragment }): Query<Part>,
 ) -> Page {
     let view = views::job(&app, id).await?;
-    let why = views::why(&app.core.read(), id)?;
+    let why = {
+        let farm = app.core.read();
+        views::why(&views::foresee(&app, &farm), id)?
+    };
     let (shell, names) = (shell(&app, Some(&caller)), names(&app));
     if fragment.is_some() {
         return html(page::fragment(&shell, &view, &why, &names));

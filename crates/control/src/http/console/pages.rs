@@ -86,7 +86,10 @@ pub(super) async fn pipelines(
 
 /// Who waits, and why.
 pub(super) async fn queue(State(app): State<App>, caller: Caller) -> Page {
-    let rows = views::queue(&app.core.read(), 4 * ROWS);
+    let rows = {
+        let farm = app.core.read();
+        views::queue(&views::foresee(&app, &farm), 4 * ROWS)
+    };
     html(console::queue::queue(&shell(&app, Some(&caller)), &rows))
 }
 

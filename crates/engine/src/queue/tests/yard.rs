@@ -336,6 +336,10 @@ impl Yard {
         }
     }
 
+    pub(super) fn foresight(&self) -> crate::queue::predict::Foresight<'_> {
+        crate::queue::predict::Foresight::new(&self.farm, &self.config, self.now)
+    }
+
     /// What would be kept for a job now.
     pub(super) fn reservation(&self, job: JobId) -> Option<Reservation> {
         let mut farm = self.farm.clone();
