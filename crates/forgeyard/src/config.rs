@@ -1,7 +1,7 @@
 //! `forgeyard.toml`: what an operator writes, and the defaults of everything that is not written.
 //!
-//! Secrets are never in it: the webhook secret comes from `FORGEYARD_WEBHOOK_SECRET` or a file, the key of an App from a
-//! file (`[[forges]]` is in `connect.rs`).
+//! Secrets are never in it: keys of Apps and secrets of webhooks come from files (`[[forges]]` is in `connect.rs`), and that of
+//! a farm without connections from `FORGEYARD_WEBHOOK_SECRET` or a file.
 
 use crate::output::Wrong;
 use anyhow::{Context as _, Result};
@@ -115,18 +115,13 @@ impl FileConfig {
             .map_err(|error| Wrong::new(error.to_string()).into())
     }
 
-    /// Secret of webhooks: the environment first, then the file.
+    /// Secret of webhooks of the forge `github`, for a farm whose connections name none: the environment first, then
+    /// the file.
     pub fn webhook_secret(&self) -> Result<Option<Secret>> {
         if let Ok(text) = std::env::var("FORGEYARD_WEBHOOK_SECRET") {
             return Ok(Some(Secret::new(text)));
         }
-        let Some(path) = &self.webhook_secret_file else { return Ok(None) };
-        let text = fs_err::read_to_string(path).context(Wrong::new("cannot read the webhook secret"))?;
-        if text.trim().is_empty() {
-            let text = format!("the webhook secret in {} is empty", path.display());
-            return Err(Wrong::new(text).into());
-        }
-        Ok(Some(Secret::new(text.trim())))
+        self.webhook_secret_file.as_deref().map(crate::connect::webhook_secret).transpose()
     }
 
     /// Where the engine is: the file, then `FORGEYARD_ENGINE`, then the usual place.
@@ -208,6 +203,18 @@ fn check(config: &FarmConfig) -> Result<()> {
         if config.flavor(flavor).is_none() {
             return wrong(format!(
                 "`use-flavors` names the flavor `{flavor}`, which is not declared under [[flavors]]"
+            ));
+        }
+    }
+    for (place, repository) in config.repositories.iter().enumerate() {
+        let before = config.repositories.iter().take(place);
+        let namesake =
+            |other: &&RepositoryConfig| other.id == repository.id && other.forge != repository.forge;
+        if let Some(other) = before.into_iter().find(namesake) {
+            // Grants name repositories by number, and so would open both.
+            return wrong(format!(
+                "{} at {} and {} at {} have the same id {}, and grants could not tell them apart",
+                other.name, other.forge, repository.name, repository.forge, repository.id
             ));
         }
     }
@@ -312,6 +319,21 @@ mod tests {
         file.access = None;
         let config = file.farm(HostSize { cpus: 4, memory_mib: 16384 }).unwrap();
         assert!(config.pools.iter().any(|pool| pool.runners.is_some()));
+    }
+
+    /// A grant names its repository by number; numbers are unique at one forge only.
+    #[test]
+    fn repositories_of_two_forges_with_one_number_are_refused() {
+        let of = |forge: &str| {
+            format!(
+                "[[repositories]]\nforge = \"{forge}\"\nid = 7\nname = \"a/b\"\nsource = \"https://x.example/a/b.git\"\n\
+                 protected = []\nchannel = \"gpu\"\n"
+            )
+        };
+        let text = format!("{}{}", of("github"), of("ghes"));
+        let config: FileConfig = toml_text::read("forgeyard.toml", &text).unwrap();
+        let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
+        assert!(error.contains("could not tell them apart"), "{error}");
     }
 
     #[test]
