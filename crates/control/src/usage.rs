@@ -39,9 +39,8 @@ pub fn month(farm: &Farm, config: &FarmConfig, now: Timestamp) -> MonthUsage {
         })
         .filter(|row| row.running > 0 || row.used != Sums::default())
         .collect();
-    repositories.sort_by_key(|row| {
-        std::cmp::Reverse((row.used.gpu_micros, row.used.runner_micros, row.running))
-    });
+    repositories
+        .sort_by_key(|row| std::cmp::Reverse((row.used.gpu_micros, row.used.runner_micros, row.running)));
     let budgets = budget::standings(farm, config, now).into_iter().map(|standing| BudgetUsage {
         name: standing.budget.name.clone(),
         of: standing.budget.of(),

@@ -5,6 +5,8 @@ use crate::http::error::{self, HttpError};
 use forgeyard_api::people::{DemandView, JobView, Outlook, PipelineView, QueueRow, SiteStatus, Status, Why};
 use forgeyard_db::EventQuery;
 use forgeyard_engine::Farm;
+/// Pools of different shape that a job may mix up, for whoever starts a farm.
+pub use forgeyard_engine::demand::labels::overlaps;
 use forgeyard_engine::queue::predict::Foresight;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::{Demand, DemandState};
@@ -103,7 +105,7 @@ pub fn demand(seen: &Foresight<'_>, id: DemandId) -> Result<DemandView, HttpErro
             state: demand.state.name().to_owned(),
             reason: answer.reason,
             position: answer.outlook.as_ref().map(|seen| seen.position),
-        outlook: answer.outlook.map(outlook),
+            outlook: answer.outlook.map(outlook),
             next: answer.next,
             lines: answer.lines,
             allowed_by: allowed_by.unwrap_or_default(),
@@ -134,7 +136,7 @@ pub fn queue(seen: &Foresight<'_>, most: usize) -> Vec<QueueRow> {
                 state: job.state.name().to_owned(),
                 since: job.since,
                 position: answer.outlook.as_ref().map(|seen| seen.position),
-        outlook: answer.outlook.map(outlook),
+                outlook: answer.outlook.map(outlook),
                 reason: answer.reason,
                 next: answer.next,
             }
@@ -191,7 +193,7 @@ pub fn status(app: &App) -> Status {
         runners,
         devices: farm.devices.values().cloned().collect(),
         sites: sites.collect(),
-        alarms: alarms(&farm, now),
+        alarms: alarms(&farm, now).into_iter().chain(overlaps(app.config())).collect(),
     }
 }
 
@@ -247,6 +249,7 @@ pub fn public_status(app: &App) -> Status {
         }
     }
     status.sites.iter_mut().for_each(|site| site.host = None);
+    status.alarms.retain(|alarm| alarm.code != "pool.labels_overlap");
     for alarm in &mut status.alarms {
         let text = match alarm.code.as_str() {
             "site.silent" => "a site does not report",

@@ -76,18 +76,18 @@ fn table(shell: &Shell, rows: &[&QueueRow]) -> Markup {
                     div.sub { "Next: " (words::visible(&row.next)) }
                 }
                 td data-label="Since" { (words::when(shell.now, row.since)) }
-                td data-label="Expected" { (expected(shell, row)) }
+                td data-label="Expected" { (expected(row)) }
             } } }
         } }
     }
 }
 
 /// When it will probably start, and what that is said from.
-fn expected(shell: &Shell, row: &QueueRow) -> Markup {
+fn expected(row: &QueueRow) -> Markup {
     html! {
         @match &row.outlook {
             Some(seen) => {
-                @if let Some(at) = seen.expected { (words::when(shell.now, at)) }
+                @if let Some(at) = seen.expected { (words::exact(at)) }
                 div.sub { (words::visible(&seen.basis)) }
             }
             None => { "–" }

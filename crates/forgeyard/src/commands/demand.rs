@@ -86,7 +86,11 @@ pub async fn queue(read: ReadArgs) -> Result<ExitCode> {
                 vec![place, class, row.id.clone(), row.state.clone(), at(row.since), expected, what]
             })
             .collect();
-        table_or("nobody waits", &["place", "class", "id", "state", "since", "expected", "what, and why"], &rows)
+        table_or(
+            "nobody waits",
+            &["place", "class", "id", "state", "since", "expected", "what, and why"],
+            &rows,
+        )
     })
 }
 
