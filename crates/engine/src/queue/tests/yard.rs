@@ -357,7 +357,8 @@ impl Yard {
         };
         let tx = crate::tx::Tx::new(&mut farm, &ctx);
         let mut look = Look::default();
-        look.refused(&tx, self.job(job), &forgeyard_model::Explanation::new("queue.device_busy", ""));
+        look.refused(job, &forgeyard_model::Explanation::new("queue.device_busy", ""));
+        look.keep(&tx);
         look.reservation
     }
 
