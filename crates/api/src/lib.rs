@@ -13,5 +13,6 @@ pub mod people;
 pub mod pools;
 pub mod routes;
 pub mod site;
+pub mod usage;
 
 pub use error::ApiError;

@@ -196,6 +196,7 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
                 "Microseconds since the epoch; the beginning when left out.",
             )
             .query("until", false, Type::Integer, "Microseconds since the epoch; now when left out."),
+        (Method::Get, "/api/v1/usage/month") => Shape::gives(json(of.one::<crate::usage::MonthUsage>())),
         (Method::Post, "/api/v1/access/explain") => {
             Shape::takes(of.one::<AccessQuestion>(), json(of.one::<AccessAnswer>()))
         }

@@ -100,6 +100,22 @@ pub struct QueueRow {
     pub reason: Explanation,
     /// What happens next without anybody's doing.
     pub next: String,
+    /// What is foreseen, when it waits for capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlook: Option<Outlook>,
+}
+
+/// What is foreseen for something that waits for capacity.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Outlook {
+    /// Class of the work: presubmit, postsubmit or nightly.
+    pub class: forgeyard_model::account::WorkClass,
+    /// When it will probably start, where that can be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Timestamp>,
+    /// What that is said from, or why it cannot be said.
+    pub basis: String,
 }
 
 /// Why a job is where it is.
@@ -114,6 +130,9 @@ pub struct Why {
     pub position: Option<u32>,
     /// What happens next without anybody's doing.
     pub next: String,
+    /// What is foreseen, when it is queued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlook: Option<Outlook>,
     /// Lines of the log that decided, when it failed.
     pub lines: Vec<forgeyard_model::verdict::LogLine>,
     /// Rules that allowed the pipeline.

@@ -137,6 +137,7 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/deliveries", VIEWER, "Newest webhook deliveries and what became of them."),
     get("/api/v1/events", VIEWER, "The audit trail, newest first."),
     get("/api/v1/usage", VIEWER, "Usage facts of a span of time."),
+    get("/api/v1/usage/month", VIEWER, "What was used this month, beside caps and budgets."),
     post("/api/v1/access/explain", VIEWER, "Asks the gate; nothing is started."),
     put("/api/v1/sources/{digest}", MAINTAINER, "Uploads a source archive for a run."),
     post("/api/v1/runs", MAINTAINER, "Runs a recipe folder whose source is uploaded."),

@@ -106,6 +106,7 @@ mod tests {
                 sites: Default::default(),
             }],
             access: Default::default(),
+            queue: Default::default(),
             max_running: 1,
             folder_channel: name.parse().unwrap(),
             engine_path: String::new(),

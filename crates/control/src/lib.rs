@@ -25,4 +25,5 @@ pub mod logs;
 pub mod reader;
 pub mod sealed;
 pub mod serve;
+pub mod usage;
 pub mod views;

@@ -4,15 +4,27 @@ pub mod pools;
 
 use crate::app::App;
 use crate::http::error::{self, HttpError};
-use forgeyard_api::people::{DemandView, JobView, PipelineView, QueueRow, SiteStatus, Status, Why};
+use forgeyard_api::people::{DemandView, JobView, Outlook, PipelineView, QueueRow, SiteStatus, Status, Why};
 use forgeyard_db::EventQuery;
 use forgeyard_engine::Farm;
+/// Pools of different shape that a job may mix up, for whoever starts a farm.
+pub use forgeyard_engine::demand::labels::overlaps;
+use forgeyard_engine::queue::predict::Foresight;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::{ArtifactId, DemandId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
 use std::collections::BTreeMap;
+
+/// The farm as it is stored, with what is foreseen for its queue.
+pub fn foresee<'a>(app: &'a App, farm: &'a Farm) -> Foresight<'a> {
+    Foresight::new(farm, app.config(), app.clock.now())
+}
+
+fn outlook(seen: forgeyard_engine::queue::predict::Outlook) -> Outlook {
+    Outlook { class: seen.class, expected: seen.expected, basis: seen.basis }
+}
 
 fn in_order(jobs: &mut [Job]) {
     let stage = |kind| match kind {
@@ -61,9 +73,10 @@ pub async fn job(app: &App, id: JobId) -> Result<JobView, HttpError> {
 }
 
 /// Why a job is where it is.
-pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
+pub fn why(seen: &Foresight<'_>, id: JobId) -> Result<Why, HttpError> {
+    let farm = seen.farm;
     let job = farm.jobs.get(&id).ok_or_else(|| error::missing("job", id))?;
-    let answer = forgeyard_engine::why::why(farm, job);
+    let answer = forgeyard_engine::why::why(seen, job);
     let allowed_by = match job.owner {
         Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.allowed_by.clone()),
         Owner::Demand(id) => {
@@ -74,7 +87,8 @@ pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
     Ok(Why {
         state: job.state.name().to_owned(),
         reason: answer.reason,
-        position: answer.position,
+        position: answer.outlook.as_ref().map(|seen| seen.position),
+        outlook: answer.outlook.map(outlook),
         next: answer.next,
         lines: answer.lines,
         allowed_by: allowed_by.unwrap_or_default(),
@@ -82,16 +96,18 @@ pub fn why(farm: &Farm, id: JobId) -> Result<Why, HttpError> {
 }
 
 /// A job of a forge.
-pub fn demand(farm: &Farm, id: DemandId) -> Result<DemandView, HttpError> {
+pub fn demand(seen: &Foresight<'_>, id: DemandId) -> Result<DemandView, HttpError> {
+    let farm = seen.farm;
     let demand = farm.demands.get(&id).ok_or_else(|| error::missing("demand", id))?;
-    let answer = forgeyard_engine::why::why_demand(farm, demand);
+    let answer = forgeyard_engine::why::why_demand(seen, demand);
     let allowed_by = demand.admission.as_ref().map(|admission| admission.by.clone());
     Ok(DemandView {
         demand: demand.clone(),
         why: Why {
             state: demand.state.name().to_owned(),
             reason: answer.reason,
-            position: answer.position,
+            position: answer.outlook.as_ref().map(|seen| seen.position),
+            outlook: answer.outlook.map(outlook),
             next: answer.next,
             lines: answer.lines,
             allowed_by: allowed_by.unwrap_or_default(),
@@ -102,18 +118,19 @@ pub fn demand(farm: &Farm, id: DemandId) -> Result<DemandView, HttpError> {
 
 /// Who waits, in the order of the queue and then of age; then those that were refused lately, newest first. A launch is
 /// shown as the job of the forge that it is for.
-pub fn queue(farm: &Farm, most: usize) -> Vec<QueueRow> {
+pub fn queue(seen: &Foresight<'_>, most: usize) -> Vec<QueueRow> {
+    let farm = seen.farm;
     let waits = |demand: &&Demand| {
         !matches!(demand.state, DemandState::Running | DemandState::Refused { .. }) && !demand.state.ended()
     };
-    let forge = farm.demands.values().filter(waits).map(|demand| demand_row(farm, demand));
+    let forge = farm.demands.values().filter(waits).map(|demand| demand_row(seen, demand));
     let own = farm
         .jobs
         .values()
         .filter(|job| matches!(job.state, JobState::Queued | JobState::Held(_)))
         .filter_map(|job| Some((job, farm.pipelines.get(&job.owner.pipeline()?)?)))
         .map(|(job, pipeline)| {
-            let answer = forgeyard_engine::why::why(farm, job);
+            let answer = forgeyard_engine::why::why(seen, job);
             QueueRow {
                 id: job.id.to_string(),
                 what: job.key.clone(),
@@ -124,7 +141,8 @@ pub fn queue(farm: &Farm, most: usize) -> Vec<QueueRow> {
                     .then(|| pipeline.event.head_sha.clone()),
                 pipeline: Some(pipeline.id),
                 since: job.since,
-                position: answer.position,
+                position: answer.outlook.as_ref().map(|seen| seen.position),
+                outlook: answer.outlook.map(outlook),
                 reason: answer.reason,
                 next: answer.next,
             }
@@ -132,13 +150,13 @@ pub fn queue(farm: &Farm, most: usize) -> Vec<QueueRow> {
     let mut rows: Vec<QueueRow> = forge.chain(own).collect();
     rows.sort_by_key(|row| (row.position.unwrap_or(u32::MAX), row.since));
     let refused = farm.demands.values().rev().filter(|row| matches!(row.state, DemandState::Refused { .. }));
-    rows.extend(refused.take(most).map(|demand| demand_row(farm, demand)));
+    rows.extend(refused.take(most).map(|demand| demand_row(seen, demand)));
     rows.truncate(most);
     rows
 }
 
-fn demand_row(farm: &Farm, demand: &Demand) -> QueueRow {
-    let answer = forgeyard_engine::why::why_demand(farm, demand);
+fn demand_row(seen: &Foresight<'_>, demand: &Demand) -> QueueRow {
+    let answer = forgeyard_engine::why::why_demand(seen, demand);
     QueueRow {
         id: demand.id.to_string(),
         what: demand.name.clone(),
@@ -149,7 +167,8 @@ fn demand_row(farm: &Farm, demand: &Demand) -> QueueRow {
             .then(|| demand.head().to_owned()),
         pipeline: None,
         since: demand.created_at,
-        position: answer.position,
+        position: answer.outlook.as_ref().map(|seen| seen.position),
+        outlook: answer.outlook.map(outlook),
         reason: answer.reason,
         next: answer.next,
     }
@@ -184,7 +203,7 @@ pub fn status(app: &App) -> Status {
         runners,
         devices: farm.devices.values().cloned().collect(),
         sites: sites.collect(),
-        alarms: alarms(&farm, now),
+        alarms: alarms(&farm, now).into_iter().chain(overlaps(app.config())).collect(),
     }
 }
 
@@ -240,6 +259,7 @@ pub fn public_status(app: &App) -> Status {
         }
     }
     status.sites.iter_mut().for_each(|site| site.host = None);
+    status.alarms.retain(|alarm| alarm.code != "pool.labels_overlap");
     for alarm in &mut status.alarms {
         let text = match alarm.code.as_str() {
             "site.silent" => "a site does not report",

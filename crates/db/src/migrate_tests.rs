@@ -65,7 +65,8 @@ async fn newer_database_is_refused_with_both_versions() {
     for TestPools { pools, .. } in both().await {
         migrate(&pools).await.unwrap();
         let error = migrate_with(&pools, &MIGRATIONS[..10]).await.unwrap_err();
-        assert!(matches!(error, Error::Newer { found: 18, known: 10 }), "{error:?}");
+        let newest = MIGRATIONS[MIGRATIONS.len() - 1].number;
+        assert!(matches!(error, Error::Newer { found, known: 10 } if found == newest), "{error:?}");
         assert!(error.to_string().contains("newer program"), "{error}");
     }
 }

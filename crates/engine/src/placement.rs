@@ -21,7 +21,7 @@ use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::site::Site;
 use forgeyard_model::{
     AttemptId, DeviceId, Explanation, FlavorName, Id, LeaseId, Owner, PoolName, RunnerId, SiteId, SiteName,
-    deadline,
+    Timestamp, deadline,
 };
 use std::collections::BTreeSet;
 
@@ -124,7 +124,8 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let mut look = Look::default();
-    let mut refused: Vec<(Wish, Explanation)> = Vec::new();
+    // What is kept for another is refused to work that ends too late; a shorter job with the same wish may find a place.
+    let mut refused: Vec<(Wish, Explanation, Option<Timestamp>)> = Vec::new();
     for queue::order::Placed { job: id, .. } in queue::order::order(tx.farm(), tx.config(), tx.now()) {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
@@ -135,7 +136,11 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             }
             continue;
         }
-        if let Some((_, reason)) = refused.iter().find(|(wish, _)| wish.is_of(tx, job)) {
+        let holds = |(wish, _, late): &&(Wish, Explanation, Option<Timestamp>)| {
+            wish.is_of(tx, job)
+                && late.is_none_or(|late| queue::ledger::would_end(farm, tx.config(), job, tx.now()) >= late)
+        };
+        if let Some((_, reason, _)) = refused.iter().find(holds) {
             if !waits_for(job, reason) {
                 let (job, reason) = (job.clone(), reason.clone());
                 wait(tx, job, reason);
@@ -143,21 +148,26 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             continue;
         }
         let Some(spec) = &job.spec else { continue };
-        match find(tx, job, spec, &mut look) {
+        let mut found = find(tx, job, spec, &mut look);
+        if found.is_ok() && look.keep(tx) {
+            found = find(tx, job, spec, &mut look);
+        }
+        match found {
             Ok(place) => {
                 let job = job.clone();
                 look.took(place.site, place.flavor.memory_mib, look.ends);
                 claim(tx, job, place)?;
             }
             Err(reason) => {
-                look.refused(tx, job, &reason);
-                // Where something is kept for another, a shorter job with the same wish may find a place.
-                let wish = Wish::of(tx, job).filter(|_| reason.code != "queue.reserved");
+                look.refused(job.id, &reason);
+                let wish = Wish::of(tx, job);
+                let kept = reason.code == "queue.reserved";
+                let late = kept.then(|| queue::ledger::would_end(farm, tx.config(), job, tx.now()));
                 if !waits_for(job, &reason) {
                     let (job, reason) = (job.clone(), reason.clone());
                     wait(tx, job, reason);
                 }
-                refused.extend(wish.map(|wish| (wish, reason)));
+                refused.extend(wish.map(|wish| (wish, reason, late)));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Why a job, or a demand, is where it is: one text for CLI, API, console and check run.
 
 use crate::farm::Farm;
+use crate::queue::predict::{Foresight, Outlook};
 use forgeyard_model::Explanation;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::job::{Hold, Job, JobState};
@@ -11,8 +12,8 @@ use forgeyard_model::verdict::{LogLine, Outcome, RetryPolicy};
 pub struct Answer {
     /// The reason, with evidence and fix.
     pub reason: Explanation,
-    /// Place in the queue, from 1.
-    pub position: Option<u32>,
+    /// What is foreseen, while it is queued.
+    pub outlook: Option<Outlook>,
     /// What happens next without anybody's doing.
     pub next: String,
     /// Lines that decided.
@@ -20,15 +21,13 @@ pub struct Answer {
 }
 
 /// Explains a job.
-pub fn why(farm: &Farm, job: &Job) -> Answer {
+pub fn why(seen: &Foresight<'_>, job: &Job) -> Answer {
+    let farm = seen.farm;
     let mut lines = Vec::new();
-    let mut position = None;
-    let (reason, next) = match &job.state {
+    let (mut reason, next) = match &job.state {
         JobState::Held(hold) => held(farm, job, hold),
         JobState::Queued => {
-            let before = farm.index.queue.iter().position(|(_, id)| *id == job.id);
-            position = before.and_then(|before| u32::try_from(before + 1).ok());
-            let reason = job.waiting.clone().unwrap_or_else(|| {
+            let reason = seen.reason(job).unwrap_or_else(|| {
                 Explanation::new("queue.next", "it was just queued and is about to be placed")
             });
             (reason, "it is placed as soon as a machine that suits it is free".to_owned())
@@ -55,14 +54,37 @@ pub fn why(farm: &Farm, job: &Job) -> Answer {
             (reason, next)
         }
     };
-    Answer { reason, position, next, lines }
+    if !job.state.ended() && !matches!(job.state, JobState::Held(_)) {
+        reason.evidence.extend(time_limit(seen, job));
+    }
+    Answer { reason, outlook: seen.of(job.id).cloned(), next, lines }
+}
+
+/// How long it may run, in the words of the flavor that decides it.
+fn time_limit(seen: &Foresight<'_>, job: &Job) -> Option<String> {
+    let attempt = job.state.attempt().and_then(|id| seen.farm.attempts.get(&id));
+    let runner = attempt.and_then(|attempt| seen.farm.runners.get(&attempt.runner));
+    // A machine keeps the shape that it was made with.
+    let flavor = match runner {
+        Some(runner) => &runner.shape,
+        None => seen.config.flavor(&job.spec.as_ref()?.flavor)?,
+    };
+    let minutes = flavor.time_limit_seconds.div_ceil(60);
+    let text = format!("its flavor {} has a time limit of {minutes} min", flavor.name);
+    Some(match attempt.and_then(|attempt| attempt.deadline) {
+        Some(end) if matches!(job.state, JobState::Running { .. }) => {
+            format!("{text}; it is ended at {end} at the latest")
+        }
+        _ => text,
+    })
 }
 
 /// Explains a demand: what it waits for itself, or what its launch waits for.
-pub fn why_demand(farm: &Farm, demand: &Demand) -> Answer {
+pub fn why_demand(seen: &Foresight<'_>, demand: &Demand) -> Answer {
+    let farm = seen.farm;
     let plain = |code: &str, text: String, next: &str| Answer {
         reason: Explanation::new(code, text),
-        position: None,
+        outlook: None,
         next: next.to_owned(),
         lines: Vec::new(),
     };
@@ -80,7 +102,7 @@ pub fn why_demand(farm: &Farm, demand: &Demand) -> Answer {
         ),
         DemandState::Held { reason, until } => Answer {
             reason: reason.clone(),
-            position: None,
+            outlook: None,
             next: match until {
                 Some(until) => format!("it is tried again at {until}"),
                 None => "it waits until somebody approves this head".to_owned(),
@@ -89,13 +111,13 @@ pub fn why_demand(farm: &Farm, demand: &Demand) -> Answer {
         },
         DemandState::Refused { reason } => Answer {
             reason: reason.clone(),
-            position: None,
+            outlook: None,
             next: "nothing, until the access files change".to_owned(),
             lines: Vec::new(),
         },
         DemandState::Wanted | DemandState::Launching => {
             match demand.launch.and_then(|launch| farm.jobs.get(&launch)) {
-                Some(launch) => why(farm, launch),
+                Some(launch) => why(seen, launch),
                 None => plain("demand.no_launch", "its launch is no longer known".to_owned(), "nothing"),
             }
         }
@@ -108,7 +130,7 @@ pub fn why_demand(farm: &Farm, demand: &Demand) -> Answer {
             plain("demand.ended", format!("{forge} says: {how}"), "nothing")
         }
         DemandState::Withdrawn { reason } => {
-            Answer { reason: reason.clone(), position: None, next: "nothing".to_owned(), lines: Vec::new() }
+            Answer { reason: reason.clone(), outlook: None, next: "nothing".to_owned(), lines: Vec::new() }
         }
     }
 }

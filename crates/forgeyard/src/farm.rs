@@ -350,6 +350,9 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         simulated_beside_real: file.simulated_beside_real,
         whole,
     };
+    for overlap in forgeyard_control::views::overlaps(&options.config) {
+        eprintln!("warning: {overlap}");
+    }
     let farm = start(options, recorder()?).await?;
     println!("farm:    {}", farm.control.app.public_url);
     println!("console: {}/", farm.control.app.public_url);

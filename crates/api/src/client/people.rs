@@ -302,6 +302,11 @@ impl Client {
         self.get(&format!("/api/v1/events{query}")).await
     }
 
+    /// What was used this month, beside caps and budgets.
+    pub async fn month_usage(&self) -> Result<crate::usage::MonthUsage, ClientError> {
+        self.get("/api/v1/usage/month").await
+    }
+
     /// Usage facts.
     pub async fn usage(&self) -> Result<Vec<UsageFact>, ClientError> {
         self.usage_since(Timestamp::default()).await

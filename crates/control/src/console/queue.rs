@@ -49,10 +49,14 @@ fn table(shell: &Shell, rows: &[&QueueRow]) -> Markup {
                 th scope="col" { "What" }
                 th scope="col" { "Why, and what happens next" }
                 th scope="col" { "Since" }
+                th scope="col" { "Expected" }
             } }
             tbody { @for row in rows { tr {
                 td.num data-label="Place" { @match row.position { Some(place) => { (place) } None => { "–" } } }
-                td data-label="State" { (word(&row.state).badge()) }
+                td data-label="State" {
+                    (word(&row.state).badge())
+                    @if let Some(seen) = &row.outlook { div.sub { (seen.class.name()) } }
+                }
                 td data-label="What" {
                     @match row.id.parse() {
                         Ok(job) => { a href=(routes::job(job)) { (words::visible(&row.what)) } }
@@ -73,6 +77,7 @@ fn table(shell: &Shell, rows: &[&QueueRow]) -> Markup {
                     div.sub { "Next: " (words::visible(&row.next)) }
                 }
                 td data-label="Since" { (words::when(shell.now, row.since)) }
+                td data-label="Expected" { (expected(row)) }
             } } }
         } }
     }
@@ -86,6 +91,19 @@ fn judge(shell: &Shell, row: &QueueRow, head: &str) -> Markup {
         (None, Err(_)) => return html! {},
     };
     blocks::judge(shell, row.repository_id, head, &approve, &refuse, routes::QUEUE)
+}
+
+/// When it will probably start, and what that is said from.
+fn expected(row: &QueueRow) -> Markup {
+    html! {
+        @match &row.outlook {
+            Some(seen) => {
+                @if let Some(at) = seen.expected { (words::exact(at)) }
+                div.sub { (words::visible(&seen.basis)) }
+            }
+            None => { "–" }
+        }
+    }
 }
 
 fn word(state: &str) -> Word {

@@ -14,6 +14,7 @@ use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::people::*;
+use forgeyard_api::usage::MonthUsage;
 use forgeyard_db::EventQuery;
 use forgeyard_engine::approvals::with_acceptances;
 use forgeyard_engine::gate;
@@ -73,6 +74,7 @@ pub fn routes() -> Routes {
         .route("/api/v1/deliveries", get(deliveries))
         .route("/api/v1/events", get(events))
         .route("/api/v1/usage", get(usage))
+        .route("/api/v1/usage/month", get(month_usage))
         .route("/api/v1/access/explain", post(explain_access))
         .route("/api/v1/sources/{digest}", put(source).layer(axum::extract::DefaultBodyLimit::disable()))
         .route("/api/v1/runs", post(run))
@@ -133,7 +135,8 @@ async fn job(State(app): State<App>, Member(caller): Member, Path(id): Path<JobI
 
 async fn why(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<Why> {
     need_of_job(&app, &caller, id, Role::Viewer)?;
-    Ok(Json(views::why(&app.core.read(), id)?))
+    let farm = app.core.read();
+    Ok(Json(views::why(&views::foresee(&app, &farm), id)?))
 }
 
 #[derive(Deserialize)]
@@ -376,7 +379,8 @@ async fn environment_result(
 }
 
 async fn queue(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
-    let mut rows = views::queue(&app.core.read(), LIST);
+    let farm = app.core.read();
+    let mut rows = views::queue(&views::foresee(&app, &farm), LIST);
     rows.retain(|row| caller.sees(row.repository_id));
     Ok(Json(json!(rows)))
 }
@@ -393,7 +397,8 @@ async fn demand(
     Member(caller): Member,
     Path(id): Path<forgeyard_model::DemandId>,
 ) -> Answer<DemandView> {
-    let view = views::demand(&app.core.read(), id)?;
+    let farm = app.core.read();
+    let view = views::demand(&views::foresee(&app, &farm), id)?;
     caller.need_in(view.demand.repository.id, Role::Viewer)?;
     Ok(Json(view))
 }
@@ -428,6 +433,10 @@ async fn usage(State(app): State<App>, _: Caller, Query(query): Query<UsageQuery
     let until = query.until.map_or_else(|| app.clock.now(), Timestamp::from_micros);
     let usage = app.store.usage(since, until).await.map_err(|error| error::database(&error))?;
     Ok(Json(json!(usage)))
+}
+
+async fn month_usage(State(app): State<App>, _: Caller) -> Answer<MonthUsage> {
+    Ok(Json(crate::usage::month(&app.core.read(), app.config(), app.clock.now())))
 }
 
 async fn explain_access(

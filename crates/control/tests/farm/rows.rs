@@ -1,10 +1,11 @@
 //! Rows that stand alone: sites, devices, deliveries, events, access, status.
 
 use super::*;
-use forgeyard_api::people::{AccessAnswer, ApprovalAnswer, QueueRow, SiteStatus, Status, TermsView};
+use forgeyard_api::people::{AccessAnswer, ApprovalAnswer, Outlook, QueueRow, SiteStatus, Status, TermsView};
 use forgeyard_control::console::Names;
 use forgeyard_control::console::devices::DevicesView;
 use forgeyard_model::access::{Access, Decision, EventClass, Grant, GrantRepository};
+use forgeyard_model::account::WorkClass;
 use forgeyard_model::commit::EventRecord;
 use forgeyard_model::delivery::{Delivery, DeliveryState};
 use forgeyard_model::device::{Device, DeviceFacts, DeviceState};
@@ -465,6 +466,14 @@ pub fn queue() -> Vec<QueueRow> {
             position,
             reason,
             next: next.to_owned(),
+            outlook: position.map(|place: u32| Outlook {
+                class: WorkClass::Presubmit,
+                expected: (place == 1).then(|| ago(0)),
+                basis: match place {
+                    1 => "by how long the work before it took the last times".to_owned(),
+                    _ => "not known yet: nothing runs there whose end would make room".to_owned(),
+                },
+            }),
         }
     };
     let busy = Explanation::new("queue.device_busy", "all 2 devices of kind nvidia are held")

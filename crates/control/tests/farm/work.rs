@@ -144,6 +144,7 @@ pub fn why(view: &JobView) -> Why {
         state: job.state.name().to_owned(),
         reason,
         position,
+        outlook: None,
         next: next.to_owned(),
         lines: Vec::new(),
         allowed_by: vec!["kestrel-main".to_owned()],

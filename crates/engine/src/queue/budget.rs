@@ -14,10 +14,13 @@ use forgeyard_model::rules::{Budget, Money};
 use forgeyard_model::{Account, Explanation, Timestamp};
 
 /// Something that a budget limits.
-#[derive(Clone, Copy)]
-enum Unit {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Minutes of machines.
     Minutes,
+    /// Minutes of devices.
     GpuMinutes,
+    /// Money.
     Money,
 }
 
@@ -40,6 +43,15 @@ impl Unit {
         }
     }
 
+    /// The usage fact that counts, which names the unit of its amounts.
+    pub const fn fact(self) -> &'static str {
+        match self {
+            Unit::Minutes => "runner_micros",
+            Unit::GpuMinutes => "gpu_micros",
+            Unit::Money => "money_millionths",
+        }
+    }
+
     const fn key(self) -> &'static str {
         match self {
             Unit::Minutes => "minutes",
@@ -56,6 +68,43 @@ impl Unit {
             Unit::Money => Money(amount).to_string(),
         }
     }
+}
+
+/// How a budget stands. Amounts are in the unit of [`Unit::fact`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing<'a> {
+    /// The budget.
+    pub budget: &'a Budget,
+    /// What of it.
+    pub unit: Unit,
+    /// How much there is in a month.
+    pub limit: u64,
+    /// How much of that is spent.
+    pub spent: u64,
+    /// How much of the rest running work may use.
+    pub at_stake: u64,
+}
+
+/// How every budget stands.
+pub fn standings<'a>(farm: &Farm, config: &'a FarmConfig, now: Timestamp) -> Vec<Standing<'a>> {
+    let mut found = Vec::new();
+    for budget in &config.queue.budgets {
+        let (scope, pool) = (scope(budget), budget.pool.as_ref());
+        let spent = farm.index.books.spent(&now.month(), &scope, pool);
+        let held = farm.index.books.at_stake(&scope, pool);
+        for unit in Unit::ALL {
+            if let Some(limit) = unit.limit(budget) {
+                found.push(Standing {
+                    budget,
+                    unit,
+                    limit,
+                    spent: unit.of(&spent),
+                    at_stake: unit.of(&held),
+                });
+            }
+        }
+    }
+    found
 }
 
 /// Whose sums a budget is held against.

@@ -82,6 +82,26 @@ pub(crate) fn is_cap(code: &str) -> bool {
     code == "queue.farm_full" || code.starts_with("queue.cap_")
 }
 
+/// Who holds the cap of this code.
+pub(crate) fn holders<'a>(
+    farm: &'a Farm,
+    account: Option<&Account>,
+    code: &str,
+) -> Option<&'a BTreeSet<AttemptId>> {
+    let running = &farm.index.running;
+    match (code, account) {
+        ("queue.farm_full", _) => Some(&farm.index.live_attempts),
+        ("queue.cap_repository", Some(account)) => running.repository.get(&account.repository),
+        ("queue.cap_organisation", Some(account)) => {
+            running.organisation.get(&(account.repository.forge.clone(), account.organisation.clone()))
+        }
+        ("queue.cap_person", Some(account)) => {
+            running.person.get(&(account.repository.forge.clone(), account.person))
+        }
+        _ => None,
+    }
+}
+
 /// Those who run, when there are as many as the cap allows.
 fn full(live: Option<&BTreeSet<AttemptId>>, cap: u32) -> Option<&BTreeSet<AttemptId>> {
     static NOBODY: BTreeSet<AttemptId> = BTreeSet::new();

@@ -160,6 +160,14 @@ pub(crate) fn usual(farm: &Farm, job: &Job, flavor: &FlavorName) -> Option<u64> 
     }
 }
 
+/// When a job would be over if it began now, in the flavor that it asks for.
+pub(crate) fn would_end(farm: &Farm, config: &FarmConfig, job: &Job, now: Timestamp) -> Timestamp {
+    let flavor = job.spec.as_ref().and_then(|spec| config.flavor(&spec.flavor));
+    let Some(flavor) = flavor else { return now };
+    let usual = usual(farm, job, &flavor.name).map(Duration::from_secs);
+    now.plus(usual.unwrap_or_else(|| at_most(job.owner, flavor)))
+}
+
 /// When an attempt is expected to be over: by its history while that holds, else when the farm would end it.
 pub(crate) fn ends(attempt: &Attempt, now: Timestamp) -> Option<Timestamp> {
     let stake = attempt.stake.as_ref()?;

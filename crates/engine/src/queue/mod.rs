@@ -2,7 +2,7 @@
 //!
 //! Work runs on an [`Account`], which is written into a job when it is made and into its attempts when they are placed.
 //! [`caps`] and [`budget`]s are counted by accounts, [`order`] shares by them, [`reserve`] keeps places for large requests,
-//! [`ledger`] keeps the sums and durations that all of them look at. Both kinds of work, pipelines of ours and launches for jobs of forges, go through the
+//! [`ledger`] keeps the sums and durations that all of them look at, [`predict`] says when it will be whose turn. Both kinds of work, pipelines of ours and launches for jobs of forges, go through the
 //! same rules.
 //!
 //! Everything here is a function of farm, configuration and time; what it needs to know fast is kept in indexes
@@ -12,6 +12,7 @@ pub mod budget;
 pub mod caps;
 pub mod ledger;
 pub mod order;
+pub mod predict;
 pub mod reserve;
 
 use crate::farm::Farm;

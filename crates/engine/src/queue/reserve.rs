@@ -39,8 +39,12 @@ pub struct Reservation {
 /// One look at the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
-    /// What is kept for the first job without a place.
+    /// The first job that found no place.
+    first: Option<JobId>,
+    /// What is kept for it.
     pub(crate) reservation: Option<Reservation>,
+    /// For whom it was worked out what is kept.
+    kept_for: Option<JobId>,
     /// When the job that is looked at would be over in the place that is looked at.
     pub(crate) ends: Timestamp,
 }
@@ -87,11 +91,21 @@ impl Look {
     }
 
     /// A job found no place. The first one that only lacks devices or memory has them kept.
-    pub(crate) fn refused(&mut self, tx: &Tx<'_>, job: &Job, reason: &Explanation) {
+    pub(crate) fn refused(&mut self, job: JobId, reason: &Explanation) {
         let lacks = matches!(reason.code.as_str(), "queue.device_busy" | "queue.host_full");
-        if self.reservation.is_none() && lacks {
-            self.reservation = job.spec.as_ref().and_then(|spec| reserve(tx, job, spec));
+        if self.first.is_none() && lacks {
+            self.first = Some(job);
         }
+    }
+
+    /// Works out what is kept, once, and answers whether that is news. Only asked for when a later job found a place: in a
+    /// farm where nothing is free nobody has to know.
+    pub(crate) fn keep(&mut self, tx: &Tx<'_>) -> bool {
+        let job = self.first.filter(|first| self.kept_for != Some(*first));
+        let Some(job) = job.and_then(|id| tx.farm().jobs.get(&id)) else { return false };
+        self.kept_for = Some(job.id);
+        self.reservation = job.spec.as_ref().and_then(|spec| reserve(tx, job, spec));
+        self.reservation.is_some()
     }
 }
 

@@ -80,10 +80,17 @@ pub async fn queue(read: ReadArgs) -> Result<ExitCode> {
             .map(|row| {
                 let place = row.position.map_or_else(|| "-".to_owned(), |place| place.to_string());
                 let what = format!("{} {}: {}", row.repository, row.what, row.reason.message);
-                vec![place, row.id.clone(), row.state.clone(), at(row.since), what]
+                let class = row.outlook.as_ref().map_or("-", |seen| seen.class.name()).to_owned();
+                let expected = row.outlook.as_ref().and_then(|seen| seen.expected);
+                let expected = expected.map_or_else(|| "-".to_owned(), at);
+                vec![place, class, row.id.clone(), row.state.clone(), at(row.since), expected, what]
             })
             .collect();
-        table_or("nobody waits", &["place", "id", "state", "since", "what, and why"], &rows)
+        table_or(
+            "nobody waits",
+            &["place", "class", "id", "state", "since", "expected", "what, and why"],
+            &rows,
+        )
     })
 }
 

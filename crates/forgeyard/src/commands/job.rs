@@ -147,6 +147,12 @@ pub fn reason_text(name: &str, id: &str, why: &Why) -> String {
     if let Some(position) = why.position {
         text.push_str(&format!("place in the queue: {position}\n"));
     }
+    if let Some(seen) = &why.outlook {
+        let _ = match seen.expected {
+            Some(at) => writeln!(text, "expected to start: about {at}, {}", seen.basis),
+            None => writeln!(text, "expected to start: {}", seen.basis),
+        };
+    }
     if !why.lines.is_empty() {
         text.push_str("lines that decided:\n");
     }

@@ -1,11 +1,13 @@
-//! `forgeyard usage`: what was used, for each repository.
+//! `forgeyard usage`: what was used, for each repository: this month beside caps and budgets, or in the last days.
 
 use super::ReadArgs;
-use crate::output::{self, table_or};
+use crate::output::{self, at, table_or};
 use anyhow::Result;
 use clap::Args;
+use forgeyard_api::usage::MonthUsage;
 use forgeyard_model::Timestamp;
 use forgeyard_model::commit::UsageFact;
+use forgeyard_model::rules::Money;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,7 +16,7 @@ use std::time::Duration;
 /// Options of the report.
 #[derive(Args, Clone)]
 pub struct UsageArgs {
-    /// Only what was used in the last so many days.
+    /// What was used in the last so many days, from the usage facts, instead of this month.
     #[arg(long, value_name = "N")]
     days: Option<u32>,
     #[command(flatten)]
@@ -35,16 +37,14 @@ struct Used {
 /// Prints the report.
 pub async fn run(args: UsageArgs) -> Result<ExitCode> {
     let client = args.read.farm.client()?;
-    let since = match args.days {
-        None => Timestamp::default(),
-        Some(days) => {
-            // The farm's own clock decides, not that of this machine.
-            let now = client.status().await?.at;
-            let span = Duration::from_secs(u64::from(days) * 86_400);
-            let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-            Timestamp::from_micros(now.as_micros().saturating_sub(micros))
-        }
+    let Some(days) = args.days else {
+        return output::show(args.read.json, &client.month_usage().await?, month);
     };
+    // The farm's own clock decides, not that of this machine.
+    let now = client.status().await?.at;
+    let span = Duration::from_secs(u64::from(days) * 86_400);
+    let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+    let since = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
     let facts = client.usage_since(since).await?;
     let names: BTreeMap<u64, String> = client
         .config()
@@ -69,6 +69,55 @@ pub async fn run(args: UsageArgs) -> Result<ExitCode> {
             .collect();
         table_or("nothing was used", &["runner min", "GPU min", "artifacts", "repository", "name"], &rows)
     })
+}
+
+/// This month as tables.
+fn month(usage: &MonthUsage) -> String {
+    let limit = |cap: Option<u32>| cap.map_or_else(|| "-".to_owned(), |cap| cap.to_string());
+    let rows: Vec<Vec<String>> = usage
+        .repositories
+        .iter()
+        .map(|row| {
+            let used = &row.used;
+            vec![
+                used.jobs.to_string(),
+                format!("{:.1}", used.runner_micros as f64 / 60e6),
+                format!("{:.1}", used.gpu_micros as f64 / 60e6),
+                Money(used.money).to_string(),
+                format!("{}/{}", row.running, limit(row.cap)),
+                row.repository.to_string(),
+                row.name.clone(),
+            ]
+        })
+        .collect();
+    let head = ["jobs", "runner min", "GPU min", "money", "running/cap", "repository", "name"];
+    let mut text = format!("{} (UTC), until {}\n", usage.month, at(usage.turns_at));
+    text.push_str(&table_or("nothing was used", &head, &rows));
+    if usage.budgets.is_empty() {
+        return text;
+    }
+    let rows: Vec<Vec<String>> = usage
+        .budgets
+        .iter()
+        .map(|budget| {
+            let say = |amount: u64| match budget.unit.as_str() {
+                "runner_micros" => format!("{:.1} min", amount as f64 / 60e6),
+                "gpu_micros" => format!("{:.1} GPU min", amount as f64 / 60e6),
+                _ => Money(amount).to_string(),
+            };
+            vec![
+                budget.name.clone(),
+                say(budget.limit),
+                say(budget.spent),
+                say(budget.at_stake),
+                say(budget.left),
+                budget.of.clone(),
+            ]
+        })
+        .collect();
+    text.push('\n');
+    text.push_str(&table_or("", &["budget", "a month", "spent", "held by what runs", "left", "of"], &rows));
+    text
 }
 
 /// Sums by repository, the largest user of devices first.

@@ -28,7 +28,10 @@ pub(super) async fn job(
     let view = views::job(&app, id).await?;
     let repository = app.core.read().repository_of(view.job.owner);
     caller.need_in(repository, Role::Viewer)?;
-    let why = views::why(&app.core.read(), id)?;
+    let why = {
+        let farm = app.core.read();
+        views::why(&views::foresee(&app, &farm), id)?
+    };
     let (shell, names) = (shell_of(&app, &caller, repository), names(&app));
     if fragment.is_some() {
         return html(page::fragment(&shell, &view, &why, &names));

@@ -92,7 +92,10 @@ pub(super) async fn pipelines(
 
 /// Who waits, and why.
 pub(super) async fn queue(State(app): State<App>, Member(caller): Member) -> Page {
-    let mut rows = views::queue(&app.core.read(), 4 * ROWS);
+    let mut rows = {
+        let farm = app.core.read();
+        views::queue(&views::foresee(&app, &farm), 4 * ROWS)
+    };
     rows.retain(|row| caller.sees(row.repository_id));
     html(console::queue::queue(&shell(&app, Some(&caller)), &rows))
 }

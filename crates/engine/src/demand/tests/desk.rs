@@ -203,6 +203,10 @@ impl Desk {
         desk
     }
 
+    pub(super) fn foresight(&self) -> crate::queue::predict::Foresight<'_> {
+        crate::queue::predict::Foresight::new(&self.farm, &self.config, self.now)
+    }
+
     pub(crate) fn offer(&mut self, input: Input) -> Result<Reply, Refusal> {
         self.seq += 1;
         let config = self.config.clone();

@@ -347,13 +347,17 @@ fn why_says_what_a_job_of_a_forge_waits_for_ogs_61() {
     let mut desk = Desk::new();
     desk.config.pools[0].max = 0;
     desk.webhook(report(JOB, "queued"));
-    let why = |desk: &Desk| crate::why::why_demand(&desk.farm, desk.demand(JOB));
+    let why_of = |desk: &Desk, job| crate::why::why_demand(&desk.foresight(), desk.demand(job));
+    let why = |desk: &Desk| why_of(desk, JOB);
     assert_eq!(why(&desk).reason.code, "demand.unread");
     desk.found(facts());
     let answer = why(&desk);
-    assert_eq!((answer.reason.code.as_str(), answer.position), ("queue.pool_full", Some(1)));
+    assert_eq!(
+        (answer.reason.code.as_str(), answer.outlook.map(|seen| seen.position)),
+        ("queue.pool_full", Some(1))
+    );
     desk.webhook(WorkflowJob { repository: repository(OTHER), ..report(JOB + 1, "queued") });
-    let refused = crate::why::why_demand(&desk.farm, desk.demand(JOB + 1));
+    let refused = why_of(&desk, JOB + 1);
     assert_eq!(refused.reason.code, "gate.no_grant");
     assert!(refused.reason.fix.is_some(), "and how to get it");
 }

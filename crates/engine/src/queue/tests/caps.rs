@@ -12,9 +12,9 @@ fn a_job_that_waits_for_a_cap_says_which_its_value_who_holds_it_and_how_to_chang
     yard.pass(1);
     assert!(yard.runs(jobs[0]) && yard.runs(jobs[1]) && yard.runs(other));
     assert_eq!(yard.waits(jobs[2]), "queue.cap_repository");
-    let reason = why(&yard.farm, yard.job(jobs[2])).reason;
+    let reason = why(&yard.foresight(), yard.job(jobs[2])).reason;
     assert!(reason.message.contains("octo/r1") && reason.message.contains("its cap is 2"), "{reason}");
-    assert_eq!(reason.evidence.len(), 2, "{reason}");
+    assert_eq!(reason.evidence.len(), 3, "two holders and the time limit: {reason}");
     assert!(reason.evidence[0].contains("att_"), "{reason}");
     assert!(reason.fix.unwrap().contains("max-running"));
     yard.end(jobs[0]);

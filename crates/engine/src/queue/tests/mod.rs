@@ -5,4 +5,5 @@ mod budgets;
 mod caps;
 mod fair;
 mod order;
+mod predict;
 mod yard;

@@ -90,3 +90,28 @@ fn a_large_request_whose_patience_is_over_is_first_and_alone() {
     yard.pass(3600);
     assert_eq!(ids(&yard), [large[0], before, large[1]]);
 }
+
+/// TF-AWS 2566, runs-on 317, pytorch 105964: one pool without capacity kept jobs waiting for hours.
+#[test]
+fn the_next_pool_in_order_is_used_and_each_refusal_keeps_its_reason_tf_aws_2566() {
+    let mut settings = config();
+    let pool = |name: &str, max| forgeyard_model::resources::Pool {
+        name: name.parse().unwrap(),
+        max,
+        ..settings.pools[0].clone()
+    };
+    let mut elsewhere = pool("elsewhere", 9);
+    elsewhere.provider = "other".parse().unwrap();
+    settings.pools = vec![pool("full", 0), elsewhere, pool("last", 1)];
+    let mut yard = Yard::new(settings, 0);
+    let (first, second) = (yard.submit(&Wish::of(1)), yard.submit(&Wish::of(1)));
+    yard.pass(1);
+    let attempt = yard.job(first).state.attempt().unwrap();
+    let runner = &yard.farm.runners[&yard.farm.attempts[&attempt].runner];
+    assert_eq!(runner.pool.as_str(), "last");
+    let reason = yard.job(second).waiting.clone().unwrap().to_string();
+    for part in ["pool full has its 0 machines", "pool last has its 1 machines", "no working provider other"]
+    {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+}

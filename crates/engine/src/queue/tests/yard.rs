@@ -340,6 +340,10 @@ impl Yard {
         }
     }
 
+    pub(super) fn foresight(&self) -> crate::queue::predict::Foresight<'_> {
+        crate::queue::predict::Foresight::new(&self.farm, &self.config, self.now)
+    }
+
     /// What would be kept for a job now.
     pub(super) fn reservation(&self, job: JobId) -> Option<Reservation> {
         let mut farm = self.farm.clone();
@@ -357,7 +361,8 @@ impl Yard {
         };
         let tx = crate::tx::Tx::new(&mut farm, &ctx);
         let mut look = Look::default();
-        look.refused(&tx, self.job(job), &forgeyard_model::Explanation::new("queue.device_busy", ""));
+        look.refused(job, &forgeyard_model::Explanation::new("queue.device_busy", ""));
+        look.keep(&tx);
         look.reservation
     }
 
