@@ -196,6 +196,7 @@ async fn take_epoch(store: &Arc<dyn Store>, holder: &str, stop: &CancellationTok
             Err(error) => return Err(error.into()),
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return Err(Error::Http(std::io::Error::other("stopped while waiting"))),
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
@@ -205,6 +206,7 @@ async fn take_epoch(store: &Arc<dyn Store>, holder: &str, stop: &CancellationTok
 async fn renew(store: Arc<dyn Store>, epoch: u64, stop: CancellationToken) -> Option<forgeyard_db::Error> {
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return None,
             () = tokio::time::sleep(EPOCH / 3) => {}
         }
@@ -236,6 +238,7 @@ async fn tick(app: App, stop: CancellationToken) {
             tracing::warn!(%error, "a tick was not taken");
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = app.clock.sleep(Duration::from_secs(1)) => {}
         }

@@ -42,6 +42,7 @@ pub async fn run(app: App, connection: Arc<Connection>, wish: ScaleSetWish, stop
     let mut errors = 0u32;
     loop {
         let pause = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             opened = Listener::open(&app, &connection, &wish) => match opened {
                 Ok(Some(mut listener)) => {
@@ -150,6 +151,7 @@ impl Listener {
         let mut errors = 0;
         loop {
             let heard = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 heard = self.round() => heard,
             };
@@ -212,6 +214,7 @@ impl Listener {
             let left = end.since(self.app.clock.now());
             let changed = async {
                 tokio::select! {
+                    biased;
                     () = self.app.stop.cancelled() => false,
                     () = self.app.clock.sleep(left) => false,
                     changed = version.changed() => changed.is_ok(),

@@ -9,6 +9,7 @@ use forgeyard_forges::twin::{Conclusion, JobStatus, Sent};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::DemandState;
 use forgeyard_model::{ForgeName, JobId, Timestamp};
+use futures::FutureExt as _;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -108,6 +109,8 @@ pub fn judge(
             }
         }
     });
+    let open = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
+    let histories: Vec<String> = open.take(3).map(|demand| history(&app, demand, hub)).collect();
     launches(&farm, &mut breaks);
     let lives = sites.lives.lock().unwrap().clone();
     let mut leaving = Spans::default();
@@ -205,7 +208,7 @@ pub fn judge(
     }
     let _ = writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
     let _ = writeln!(text, "  jobs that failed although their steps would have passed: {bad:?}");
-    for line in &report.broken {
+    for line in report.broken.iter().chain(&histories) {
         let _ = writeln!(text, "  BROKEN: {line}");
     }
     report
@@ -264,4 +267,29 @@ fn launches(farm: &Farm, breaks: &mut impl FnMut(&'static str, String)) {
             breaks("at most one attempt of a launch lives", format!("{job}: {live}"));
         }
     }
+}
+
+/// What became of a demand that is not over at the end, for whoever looks for the reason.
+fn history(app: &forgeyard_control::app::App, demand: &forgeyard_model::demand::Demand, hub: &Hub) -> String {
+    let mut text = format!("history of {} (job {} of run {}):", demand.id, demand.job, demand.run);
+    hub.with(|state| {
+        let job = state.job(demand.job).map(|job| job.view());
+        let _ = write!(text, "\n    at the forge: {job:?}\n    known: {demand:?}");
+    });
+    let mut subjects = vec![demand.id.to_string()];
+    subjects.extend(demand.launch.map(|launch| launch.to_string()));
+    let farm = app.core.read();
+    for attempt in demand.launch.into_iter().flat_map(|launch| farm.attempts_of(launch)) {
+        subjects.extend([attempt.id.to_string(), attempt.runner.to_string()]);
+    }
+    let mut events = Vec::new();
+    for subject in subjects {
+        let query = forgeyard_db::EventQuery { subject: Some(subject), before: None, limit: 100 };
+        events.extend(app.store.events(query).now_or_never().and_then(Result::ok).unwrap_or_default());
+    }
+    events.sort_by_key(|event| event.id);
+    for event in events {
+        let _ = write!(text, "\n    {} {} {} {:?} -> {}: {:?}", event.at, event.subject, event.name, event.from, event.to, event.note);
+    }
+    text
 }

@@ -29,6 +29,7 @@ use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Pool, RunnerOffer, runner_program};
 use forgeyard_model::{Digest, Secret, Timestamp};
 use forgeyard_testkit::build::{self, name};
+use forgeyard_testkit::rng::Rng;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -278,7 +279,12 @@ impl World {
         let hub = Hub::new(state, Arc::clone(&time), settings.seed);
         let clock = {
             let (now, waits) = (Arc::clone(&time), Arc::clone(&time));
-            Clock::manual(move || now.now(), move |pause| Box::pin(waits.sleep(pause)))
+            let random = Mutex::new(Rng::new(settings.seed));
+            Clock::manual(
+                move || now.now(),
+                move |pause| Box::pin(waits.sleep(pause)),
+                move || random.lock().unwrap().bytes(),
+            )
         };
         let client_clock = clock.clone();
         let github = Github::direct(
