@@ -3,8 +3,8 @@
 use crate::app::App;
 use crate::core::farm;
 use forgeyard_formats::webhook;
-use forgeyard_model::Explanation;
 use forgeyard_model::input::Input;
+use forgeyard_model::{Explanation, delivery};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +43,7 @@ async fn read(app: &App, guid: &str) -> bool {
             return false;
         }
     };
-    let meaning = match (body, "github".parse()) {
+    let meaning = match (body, delivery::forge_of(guid).parse()) {
         (Some(body), Ok(forge)) => webhook::read(&forge, &event, &body),
         _ => Err(Explanation::new("delivery.no_body", "the stored body is missing")),
     };

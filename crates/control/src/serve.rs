@@ -50,7 +50,7 @@ pub struct Options {
     pub local: Option<TcpListener>,
     /// Connections to forges.
     pub forges: Connections,
-    /// What webhook bodies are signed with.
+    /// What webhooks of the forge `github` are signed with, unless its connection has secrets of its own.
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,

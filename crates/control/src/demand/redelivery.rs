@@ -11,7 +11,7 @@ use super::RoundError;
 use crate::app::App;
 use crate::forges::Connection;
 use forgeyard_forges::github::{Delivery, GithubError};
-use forgeyard_model::Timestamp;
+use forgeyard_model::{Timestamp, delivery};
 use futures::StreamExt as _;
 use std::collections::BTreeMap;
 
@@ -44,7 +44,9 @@ pub async fn round(app: &App, connection: &Connection, place: usize) -> Result<u
     let last = app.store.setting(&key).await?.and_then(|text| text.parse().ok());
     let since = last.unwrap_or_else(|| started.as_micros().saturating_sub(FIRST)).saturating_sub(OVERLAP);
     let (deliveries, mut trouble) = back_to(connection, place, Timestamp::from_micros(since)).await;
-    let wanted = failed(&deliveries, |guid| app.core.read().deliveries.contains_key(guid));
+    let stored =
+        |guid: &str| app.core.read().deliveries.contains_key(&delivery::key(connection.forge(), guid));
+    let wanted = failed(&deliveries, stored);
     let asked = futures::stream::iter(wanted)
         .map(async |id| connection.github().redeliver(place, id).await)
         .buffered(AT_ONCE)

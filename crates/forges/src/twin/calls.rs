@@ -261,6 +261,9 @@ impl State {
         if let Some(path) = request.path.strip_prefix(&self.setup.actions_path.clone()) {
             return self.actions_service(request, path);
         }
+        if let Some(page) = self.page(request) {
+            return Outcome::Answer(page);
+        }
         let prefix = self.setup.api_prefix.clone();
         let Some(path) = request.path.strip_prefix(&prefix) else {
             return Outcome::Answer(Reply::message(404, "Not Found: no simulated page is here"));

@@ -106,7 +106,8 @@ pub struct State {
     pub(super) apps: BTreeMap<u64, App>,
     pub(super) installations: BTreeMap<u64, Installation>,
     pub(super) tokens: BTreeMap<String, Token>,
-    pub(super) manifests: BTreeMap<String, u64>,
+    /// Codes of manifests: the App that was made, and when.
+    pub(super) manifests: BTreeMap<String, (u64, Timestamp)>,
     pub(super) runs: BTreeMap<u64, Run>,
     pub(super) jobs: BTreeMap<u64, Job>,
     /// Queued jobs that no runner holds.
