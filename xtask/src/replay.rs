@@ -13,7 +13,7 @@ const FAST: [&str; 8] = ["api", "control", "db", "engine", "forges", "formats", 
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<()> {
     let fast: Vec<String> = FAST
         .iter()
-        .map(|name| format!("--config=profile.dev.package.forgeyard-{name}.opt-level=2"))
+        .map(|name| format!("--config=profile.dev.package.forgeyard-{name}.opt-level=1"))
         .collect();
     let mut all = vec!["run", "--quiet"];
     all.extend(fast.iter().map(String::as_str));

@@ -29,8 +29,18 @@ fn made_up_afternoon_with_faults_loses_nothing() {
 }
 
 #[test]
-fn thousand_real_starts_with_faults_on_every_source_lose_nothing() {
-    let Some(starts) = slice(1000) else { return };
+fn real_starts_with_faults_on_every_source_lose_nothing() {
+    let Some(starts) = slice(600) else { return };
     println!("{HEADING}");
-    held(&play(&starts, &Settings { title: "a thousand starts", ..Settings::default() }));
+    held(&play(&starts, &Settings { title: "a slice", ..Settings::default() }));
+}
+
+/// Only polling and the scale set tell of jobs.
+#[test]
+fn real_starts_without_webhooks_are_all_known_in_five_minutes() {
+    let Some(starts) = slice(400) else { return };
+    held(&play(
+        &starts,
+        &Settings { title: "webhooks off", webhooks: false, crashes: 0, ..Settings::default() },
+    ));
 }

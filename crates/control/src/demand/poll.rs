@@ -110,8 +110,7 @@ impl Memory {
     /// Looks at its repository, as the budget allows, and notes when that is due again.
     async fn turn(&mut self, app: &App, connection: &Connection, repository: &Repository) {
         let now = app.clock.now();
-        let pace =
-            Connection::path(repository).map(|path| connection.github().pace(&Target::from(path)));
+        let pace = Connection::path(repository).map(|path| connection.github().pace(&Target::from(path)));
         let pause = match pace {
             Ok(Advice::Wait { until, .. }) => {
                 self.next = until;

@@ -1,14 +1,15 @@
 //! What was promised, held against what happened; and the table.
 
 use super::hub::{Hub, Told};
-use super::machines::Sites;
+use super::machines::{Life, Sites};
 use super::trace::Kind;
 use super::world::{Plane, Seen, Settings};
 use forgeyard_engine::Farm;
 use forgeyard_forges::twin::{Conclusion, JobStatus, Sent};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::DemandState;
-use forgeyard_model::{ForgeName, JobId, Timestamp};
+use forgeyard_model::verdict::Outcome;
+use forgeyard_model::{ForgeName, JobId, RunnerId, Timestamp};
 use futures::FutureExt as _;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -85,10 +86,15 @@ pub fn judge(
             let lasted = view.completed_at.map(|at| at.since(job.created_at));
             if view.status != JobStatus::Completed {
                 let known = demand.map_or("unknown", |demand| demand.state.name());
-                breaks("no demand is lost", format!("job {} is {:?}; the farm calls it {known}", job.id, view.status));
+                breaks(
+                    "no demand is lost",
+                    format!("job {} is {:?}; the farm calls it {known}", job.id, view.status),
+                );
             }
             *ends.entry(view.conclusion.map_or("none", Conclusion::name).to_owned()).or_default() += 1;
-            if let (Some(begun), Some(kind)) = (view.started_at.filter(|_| view.runner.is_some()), kinds.get(&job.id)) {
+            if let (Some(begun), Some(kind)) =
+                (view.started_at.filter(|_| view.runner.is_some()), kinds.get(&job.id))
+            {
                 queue.entry(*kind).or_default().0.push(begun.since(job.created_at));
             }
             let fate = told.get(&job.id).cloned().unwrap_or_default();
@@ -100,19 +106,28 @@ pub fn judge(
                 continue;
             };
             if !demand.state.ended() && !matches!(demand.state, DemandState::Refused { .. }) {
-                breaks("no demand is lost", format!("job {} ends as {}: {:?}", job.id, demand.state.name(), demand.reason()));
+                breaks(
+                    "no demand is lost",
+                    format!("job {} ends as {}: {:?}", job.id, demand.state.name(), demand.reason()),
+                );
             }
             let (class, late) = recovery(&fate, job.created_at, demand.created_at);
             noticed.entry(class).or_default().0.push(demand.created_at.since(job.created_at));
             if let Some(late) = late {
-                breaks(late, format!("job {}: queued {}, failed {:?}, known {}, by {:?}", job.id, job.created_at, fate.failed_at, demand.created_at, demand.seen));
+                breaks(
+                    late,
+                    format!(
+                        "job {}: queued {}, failed {:?}, known {}, by {:?}",
+                        job.id, job.created_at, fate.failed_at, demand.created_at, demand.seen
+                    ),
+                );
             }
         }
     });
     let open = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
     let histories: Vec<String> = open.take(3).map(|demand| history(&app, demand, hub)).collect();
-    launches(&farm, &mut breaks);
     let lives = sites.lives.lock().unwrap().clone();
+    launches(&farm, &lives, &mut breaks);
     let mut leaving = Spans::default();
     let mut takers: BTreeMap<u64, usize> = BTreeMap::new();
     for (runner, life) in &lives {
@@ -131,7 +146,10 @@ pub fn judge(
                     breaks("every runner is gone in 10 minutes", format!("{runner}: {over} to {gone}"));
                 }
             }
-            (_, None) => breaks("every runner is gone in 10 minutes", format!("{runner} stands: {:?}", farm.runners.get(runner).map(|row| &row.state))),
+            (_, None) => breaks(
+                "every runner is gone in 10 minutes",
+                format!("{runner} stands: {:?}", farm.runners.get(runner).map(|row| &row.state)),
+            ),
             (None, Some(_)) => {}
         }
     }
@@ -144,19 +162,26 @@ pub fn judge(
             let Some(job) = life.took.and_then(|job| state.job(job)) else { continue };
             if job.view().conclusion == Some(Conclusion::Failure) && job.spec.outcome == Conclusion::Success {
                 let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.attempt));
-                let class = attempt.and_then(|attempt| attempt.verdict.as_ref()).map(|verdict| {
-                    verdict.class.clone().unwrap_or_else(|| verdict.cause.clone())
-                });
+                let class = attempt
+                    .and_then(|attempt| attempt.verdict.as_ref())
+                    .map(|verdict| verdict.class.clone().unwrap_or_else(|| verdict.cause.clone()));
                 *bad.entry(class.unwrap_or_default()).or_default() += 1;
             }
         }
     });
     let left = hub.with(|state| state.runners().count());
     if left > 0 {
-        let names: Vec<String> = hub.with(|state| state.runners().take(3).map(|row| format!("{row:?}")).collect());
+        let names: Vec<String> =
+            hub.with(|state| state.runners().take(3).map(|row| format!("{row:?}")).collect());
         let ours = hub.with(|state| state.runners().map(|row| row.name.clone()).collect::<Vec<_>>());
-        let rows = farm.runners.values().filter(|row| row.registration.as_ref().is_some_and(|one| ours.contains(&one.name)));
-        let names: Vec<String> = names.into_iter().chain(rows.map(|row| format!("{:?} {:?}", row.state, row.registration))).collect();
+        let rows = farm
+            .runners
+            .values()
+            .filter(|row| row.registration.as_ref().is_some_and(|one| ours.contains(&one.name)));
+        let names: Vec<String> = names
+            .into_iter()
+            .chain(rows.map(|row| format!("{:?} {:?}", row.state, row.registration)))
+            .collect();
         breaks("no registration is left", format!("{left} at the forge: {names:?}"));
     }
     for text in &seen.broken {
@@ -165,8 +190,10 @@ pub fn judge(
     for text in sites.surprises.lock().unwrap().iter() {
         breaks("agents are answered", text.clone());
     }
-    report.broken =
-        broken.into_iter().map(|(promise, (times, example))| format!("{promise}: broken {times} times, as {example}")).collect();
+    report.broken = broken
+        .into_iter()
+        .map(|(promise, (times, example))| format!("{promise}: broken {times} times, as {example}"))
+        .collect();
 
     let text = &mut report.text;
     let _ = writeln!(
@@ -182,7 +209,8 @@ pub fn judge(
     );
     let _ = writeln!(text, "  {:<44} {:>7} {:>9} {:>9} {:>9}", "seconds", "jobs", "p50", "p95", "longest");
     for (kind, spans) in &queue {
-        let _ = writeln!(text, "  {:<44} {}", format!("queued to begun, flavor {}", kind.name()), spans.row());
+        let _ =
+            writeln!(text, "  {:<44} {}", format!("queued to begun, flavor {}", kind.name()), spans.row());
     }
     for (class, spans) in &noticed {
         let _ = writeln!(text, "  {:<44} {}", format!("queued to known, {class}"), spans.row());
@@ -190,9 +218,12 @@ pub fn judge(
     let _ = writeln!(text, "  {:<44} {}", "program's end to machine gone", leaving.row());
     let _ = writeln!(
         text,
-        "  at most {} attempts at once (cap {}), machines {:?} of {:?}, {} launches queued; ends {ends:?}",
+        "  at most {} attempts at once (caps {} and {:?} of the organisation), {} of a repository (cap {:?}), machines {:?} of {:?}, {} launches queued; ends {ends:?}",
         seen.most_running,
         app.config().max_running,
+        app.config().queue.caps.organisation,
+        seen.most_of_repository,
+        app.config().queue.caps.repository,
         seen.most_in_pool,
         app.config().pools.iter().map(|pool| pool.max).collect::<Vec<_>>(),
         seen.longest_queue
@@ -206,7 +237,8 @@ pub fn judge(
             *hours.entry(*hour).or_default() += count;
         }
     }
-    let _ = writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
+    let _ =
+        writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
     let _ = writeln!(text, "  jobs that failed although their steps would have passed: {bad:?}");
     for line in report.broken.iter().chain(&histories) {
         let _ = writeln!(text, "  BROKEN: {line}");
@@ -242,25 +274,31 @@ fn recovery(fate: &Told, queued: Timestamp, known: Timestamp) -> (&'static str, 
         None if fate.arrived || fate.tried => ("webhook arrived", None),
         None => {
             let late = known.since(queued) > NEVER_SENT;
-            ("webhook never sent", late.then_some("a webhook that was never sent is made up for in 5 minutes"))
+            (
+                "webhook never sent",
+                late.then_some("a webhook that was never sent is made up for in 5 minutes"),
+            )
         }
     }
 }
 
-/// At most one attempt of a launch is accepted, and fences grow.
-fn launches(farm: &Farm, breaks: &mut impl FnMut(&'static str, String)) {
+/// At most one attempt of a launch lives, fences grow, and of those that came to a good end no two had the same job: a
+/// launch is tried again when its runner took another one.
+fn launches(farm: &Farm, lives: &BTreeMap<RunnerId, Life>, breaks: &mut impl FnMut(&'static str, String)) {
     let mut of_job: BTreeMap<JobId, Vec<&Attempt>> = BTreeMap::new();
     for attempt in farm.attempts.values() {
         of_job.entry(attempt.job).or_default().push(attempt);
     }
     for (job, mut attempts) in of_job {
         attempts.sort_by_key(|attempt| attempt.fence);
-        let accepted = attempts
+        let mut accepted: Vec<u64> = attempts
             .iter()
-            .filter(|attempt| attempt.facts.is_some() && attempt.outcome == Some(forgeyard_model::verdict::Outcome::Succeeded))
-            .count();
-        if accepted > 1 {
-            breaks("at most one attempt of a launch is accepted", format!("{job}: {accepted}"));
+            .filter(|attempt| attempt.facts.is_some() && attempt.outcome == Some(Outcome::Succeeded))
+            .filter_map(|attempt| lives.get(&attempt.runner)?.took)
+            .collect();
+        accepted.sort_unstable();
+        if accepted.windows(2).any(|two| two[0] == two[1]) {
+            breaks("at most one attempt is accepted", format!("{job}: {accepted:?}"));
         }
         let live = attempts.iter().filter(|attempt| attempt.state.live()).count();
         if live > 1 || attempts.windows(2).any(|two| two[0].fence >= two[1].fence) {
@@ -289,7 +327,11 @@ fn history(app: &forgeyard_control::app::App, demand: &forgeyard_model::demand::
     }
     events.sort_by_key(|event| event.id);
     for event in events {
-        let _ = write!(text, "\n    {} {} {} {:?} -> {}: {:?}", event.at, event.subject, event.name, event.from, event.to, event.note);
+        let _ = write!(
+            text,
+            "\n    {} {} {} {:?} -> {}: {:?}",
+            event.at, event.subject, event.name, event.from, event.to, event.note
+        );
     }
     text
 }

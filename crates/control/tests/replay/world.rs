@@ -27,6 +27,7 @@ use forgeyard_model::config::{FarmConfig, RepositoryConfig};
 use forgeyard_model::forge::Person;
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Pool, RunnerOffer, runner_program};
+use forgeyard_model::rules::{Caps, QueueRules};
 use forgeyard_model::{Digest, Secret, Timestamp};
 use forgeyard_testkit::build::{self, name};
 use forgeyard_testkit::rng::Rng;
@@ -197,6 +198,15 @@ fn most(kind: Kind, settings: &Settings) -> u32 {
     (all * settings.capacity / 100).max(4)
 }
 
+/// Jobs of the organisation, and of one repository, at once.
+fn organisation_cap(settings: &Settings) -> u32 {
+    Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>() * 93 / 100
+}
+
+fn repository_cap(settings: &Settings) -> u32 {
+    (150 * settings.capacity / 100).max(4)
+}
+
 fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]) -> FarmConfig {
     let base = build::config();
     let pool = |kind: Kind| Pool {
@@ -213,9 +223,18 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
             program: runner_program(),
         }),
     };
+    let all = Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>();
     let mut config = FarmConfig {
         pools: Kind::ALL.map(pool).to_vec(),
-        max_running: Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>() * 95 / 100,
+        max_running: all * 95 / 100,
+        queue: QueueRules {
+            caps: Caps {
+                organisation: Some(organisation_cap(settings)),
+                repository: Some(repository_cap(settings)),
+                ..Caps::default()
+            },
+            ..QueueRules::default()
+        },
         repositories: repositories
             .iter()
             .map(|(id, full_name)| RepositoryConfig {
@@ -436,6 +455,19 @@ impl World {
         if running > app.config().max_running as usize {
             seen.broken.push(format!("{running} attempts run; the cap is {}", app.config().max_running));
         }
+        let mut of_repository: std::collections::BTreeMap<u64, usize> = Default::default();
+        for attempt in farm.index.live_attempts.iter().filter_map(|id| farm.attempts.get(id)) {
+            *of_repository.entry(farm.repository_of(attempt.owner)).or_default() += 1;
+        }
+        for (repository, count) in of_repository {
+            seen.most_of_repository = seen.most_of_repository.max(count);
+            if count > repository_cap(&self.settings) as usize {
+                seen.broken.push(format!("repository {repository} has {count} attempts"));
+            }
+        }
+        if running > organisation_cap(&self.settings) as usize {
+            seen.broken.push(format!("the organisation has {running} attempts"));
+        }
         for (place, kind) in Kind::ALL.into_iter().enumerate() {
             let of_pool = farm
                 .index
@@ -467,6 +499,7 @@ impl World {
 pub struct Seen {
     pub broken: Vec<String>,
     pub most_running: usize,
+    pub most_of_repository: usize,
     pub most_in_pool: [usize; 3],
     pub longest_queue: usize,
 }

@@ -197,7 +197,9 @@ pub(crate) fn overdue(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
     }
     let launch = tx.farm().index.launch_for.get(&attempt.job)?;
     let mut served = launch.iter().filter_map(|id| tx.farm().demands.get(id));
-    (attempt.state == AttemptState::Running && served.any(|demand| demand.state.ended() && served_by(demand, attempt))).then(|| {
+    (attempt.state == AttemptState::Running
+        && served.any(|demand| demand.state.ended() && served_by(demand, attempt)))
+    .then(|| {
         let text = "its job was over at the forge, and the runner did not end";
         ending::lost("runner.did_not_leave", text, RetryPolicy::R0)
     })
