@@ -24,4 +24,5 @@ pub mod logs;
 pub mod reader;
 pub mod sealed;
 pub mod serve;
+mod standby;
 pub mod views;

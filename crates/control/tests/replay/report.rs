@@ -30,6 +30,10 @@ pub struct Report {
     /// What a person reads.
     pub text: String,
     pub jobs: usize,
+    /// Jobs that ran when the control plane was killed.
+    pub busy_at_crash: usize,
+    /// Machines that were made.
+    pub machines: usize,
     pub wall: Duration,
 }
 
@@ -66,7 +70,9 @@ pub fn judge(
     wall: Duration,
     starts: u64,
 ) -> Report {
-    let mut report = Report { wall, ..Report::default() };
+    let busy_at_crash = seen.busy_at_crash.load(std::sync::atomic::Ordering::Relaxed);
+    let machines = sites.lives.lock().unwrap().len();
+    let mut report = Report { wall, busy_at_crash, machines, ..Report::default() };
     let mut broken: BTreeMap<&'static str, (usize, String)> = BTreeMap::new();
     let mut breaks = |promise: &'static str, example: String| {
         broken.entry(promise).or_insert((0, example)).0 += 1;

@@ -21,7 +21,7 @@ use forgeyard_db::Store;
 use forgeyard_db::twin::Twin as MemoryStore;
 use forgeyard_forges::GitSource;
 use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
-use forgeyard_forges::twin::{APP_KEY, Conclusion, JobSpec, RunSpec, Setup, State};
+use forgeyard_forges::twin::{APP_KEY, Conclusion, JobSpec, JobStatus, RunSpec, Setup, State};
 use forgeyard_model::access::{EventClass, Grant, GrantRepository};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
 use forgeyard_model::forge::Person;
@@ -60,6 +60,8 @@ pub struct Settings {
     pub crashes: u32,
     /// Share of the capacity of the model, in hundredths.
     pub capacity: u32,
+    /// How long every job takes, instead of what is modelled; then the control plane is killed once, at half of it.
+    pub lasting: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -72,6 +74,7 @@ impl Default for Settings {
             faults: true,
             crashes: 2,
             capacity: 100,
+            lasting: None,
         }
     }
 }
@@ -360,10 +363,17 @@ impl World {
         let last = plans.last().map_or(Duration::ZERO, |plan| plan.at);
         let crashes = u64::from(self.settings.crashes);
         for number in 1..=crashes {
-            let at = last.mul_f64(number as f64 / (crashes + 1) as f64);
+            let at = match self.settings.lasting {
+                Some(lasting) => lasting / 2,
+                None => last.mul_f64(number as f64 / (crashes + 1) as f64),
+            };
             let (plane, time) = (Arc::clone(&self.plane), Arc::clone(&self.time));
+            let (hub, busy) = (Arc::clone(&self.hub), Arc::clone(&seen.busy_at_crash));
             tokio::spawn(async move {
                 time.sleep(at).await;
+                let running = hub
+                    .with(|state| state.jobs().filter(|job| job.status() == JobStatus::InProgress).count());
+                busy.fetch_max(running, std::sync::atomic::Ordering::Relaxed);
                 plane.kill();
                 time.sleep(AWAY).await;
                 plane.start().await;
@@ -426,7 +436,7 @@ impl World {
             .jobs
             .into_iter()
             .map(|(job, kind, duration, success)| JobSpec {
-                duration,
+                duration: self.settings.lasting.unwrap_or(duration),
                 outcome: if success { Conclusion::Success } else { Conclusion::Failure },
                 ..JobSpec::new(&job, &[&kind.label()])
             })
@@ -485,9 +495,7 @@ impl World {
     }
 
     fn over(&self) -> bool {
-        let jobs_over = self.hub.with(|state| {
-            state.jobs().all(|job| job.status() == forgeyard_forges::twin::JobStatus::Completed)
-        });
+        let jobs_over = self.hub.with(|state| state.jobs().all(|job| job.status() == JobStatus::Completed));
         jobs_over
             && self.sites.standing() == 0
             && self.plane.app().is_some_and(|app| app.core.read().index.live_demands.is_empty())
@@ -502,4 +510,6 @@ pub struct Seen {
     pub most_of_repository: usize,
     pub most_in_pool: [usize; 3],
     pub longest_queue: usize,
+    /// Jobs that ran when the control plane was killed.
+    pub busy_at_crash: Arc<std::sync::atomic::AtomicUsize>,
 }
