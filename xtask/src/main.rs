@@ -1,4 +1,4 @@
-//! Chores of the repository: `cargo xtask graph | size | openapi | bench | fuzz | device-check | dist`.
+//! Chores of the repository: `cargo xtask graph | size | openapi | bench | replay | fuzz | device-check | dist`.
 //!
 //! Exit status 0 means that the check holds or the work is done; 1 means that it does not, with one line per reason.
 //! `device-check` ends with 3 when the machine has no real GPU.
@@ -16,6 +16,7 @@ mod fuzz;
 mod graph;
 mod idle;
 mod openapi;
+mod replay;
 mod size;
 
 #[derive(Parser)]
@@ -43,6 +44,12 @@ enum Chore {
         /// Only these parts.
         names: Vec<String>,
     },
+    /// Play a real afternoon of job starts through the control plane, in simulated time with faults on every source. Needs
+    /// FORGEYARD_CORPUS.
+    Replay {
+        /// A seed, and how many starts at most.
+        arguments: Vec<String>,
+    },
     /// Run every fuzz target, or those with these names, for so many seconds each.
     Fuzz {
         /// Seconds for each target.
@@ -67,6 +74,7 @@ fn main() -> ExitCode {
         Chore::Size => size::check(&root),
         Chore::Openapi { check } => openapi::make(&root, check),
         Chore::Bench { names } => bench::run(&root, &names),
+        Chore::Replay { arguments } => replay::run(&root, &arguments),
         Chore::Fuzz { seconds, names } => fuzz::run(&root, seconds, &names),
         Chore::DeviceCheck => return device::check(&root),
         Chore::Dist => dist::make(&root),

@@ -1,4 +1,5 @@
-//! The one place where the control plane reads the time, and where its loops wait for it.
+//! The one place where the control plane reads the time, where its loops wait for it, and where its decisions get their
+//! randomness from. With all three given by a simulation, a seed names the same run for ever.
 
 use forgeyard_model::Timestamp;
 use std::pin::Pin;
@@ -13,6 +14,7 @@ pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Clock {
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     sleep: Arc<dyn Fn(Duration) -> Rest + Send + Sync>,
+    entropy: Arc<dyn Fn() -> [u8; 16] + Send + Sync>,
 }
 
 impl Clock {
@@ -28,15 +30,21 @@ impl Clock {
 
     /// A clock of the caller's. Loops wait by the time of this machine.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self::manual(now, |pause| Box::pin(tokio::time::sleep(pause)))
+        Self::manual(now, |pause| Box::pin(tokio::time::sleep(pause)), rand::random)
     }
 
-    /// The same, and loops wait as the caller says: a simulation plays hours in seconds.
+    /// The same, and loops wait and decisions are random as the caller says: a simulation plays hours in seconds.
     pub fn manual(
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
         sleep: impl Fn(Duration) -> Rest + Send + Sync + 'static,
+        entropy: impl Fn() -> [u8; 16] + Send + Sync + 'static,
     ) -> Self {
-        Self { now: Arc::new(now), sleep: Arc::new(sleep) }
+        Self { now: Arc::new(now), sleep: Arc::new(sleep), entropy: Arc::new(entropy) }
+    }
+
+    /// Randomness for one decision.
+    pub(crate) fn entropy(&self) -> [u8; 16] {
+        (self.entropy)()
     }
 
     /// Waits for this long.

@@ -239,7 +239,7 @@ impl Task {
         let ctx = Ctx {
             seq: self.seq + 1,
             now,
-            entropy: rand::random(),
+            entropy: self.clock.entropy(),
             by,
             config: &self.config,
             config_digest: self.config_digest,

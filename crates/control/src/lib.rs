@@ -26,4 +26,5 @@ pub mod reader;
 pub mod sealed;
 pub mod serve;
 pub mod usage;
+mod standby;
 pub mod views;

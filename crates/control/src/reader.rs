@@ -25,6 +25,7 @@ pub async fn run(app: App, stop: CancellationToken) {
             Duration::from_millis(0)
         };
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = version.changed(), if idle => {}
             () = app.clock.sleep(Duration::from_secs(5)), if idle => {}

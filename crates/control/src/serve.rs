@@ -7,6 +7,7 @@ use crate::forges::Connections;
 use crate::http::people;
 use crate::keys::Keys;
 use crate::sealed::Sealed;
+use crate::standby::{self, StandingBy};
 use crate::{collector, demand, effect, history, http, reader};
 use forgeyard_api::people::TokenRequest;
 use forgeyard_blobs::BlobStore;
@@ -24,8 +25,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// How long a control plane holds its epoch without renewing it.
-const EPOCH: Duration = Duration::from_secs(30);
+/// How long a control plane holds its epoch without renewing it: so long after it died, another one leads.
+const EPOCH: Duration = Duration::from_secs(15);
 /// How long requests that are under way may take once the farm is asked to stop.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
@@ -133,7 +134,11 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
     let keys = Arc::new(Keys::open(&options.data)?);
     let sealed = Sealed::open(&options.data).map_err(Error::Sealed)?;
     let holder = format!("{address} pid {}", std::process::id());
-    let epoch = take_epoch(&options.store, &holder, &stop).await?;
+    let mut standing_by = None;
+    let epoch = take_epoch(&options, &holder, &stop, &mut standing_by).await?;
+    if let Some(standing_by) = standing_by {
+        standing_by.end().await;
+    }
     let (core, decided) =
         Core::start(Arc::clone(&options.store), Arc::new(options.config), options.clock.clone(), epoch)
             .await?;
@@ -192,17 +197,32 @@ pub fn work(app: &App, stop: &CancellationToken) {
 }
 
 /// Waits for its turn when another control plane holds the epoch.
-async fn take_epoch(store: &Arc<dyn Store>, holder: &str, stop: &CancellationToken) -> Result<u64, Error> {
+async fn take_epoch(
+    options: &Options,
+    holder: &str,
+    stop: &CancellationToken,
+    standing_by: &mut Option<StandingBy>,
+) -> Result<u64, Error> {
     loop {
-        match store.take_epoch(holder, EPOCH).await {
+        match options.store.take_epoch(holder, EPOCH).await {
             Ok(epoch) => return Ok(epoch),
             Err(forgeyard_db::Error::Held { holder, remaining }) => {
-                tracing::info!(%holder, ?remaining, "another control plane leads; waiting for its turn to end");
+                let known = standing_by.take();
+                let meanwhile = match known {
+                    Some(known) => known,
+                    None => {
+                        tracing::info!(%holder, ?remaining, "another control plane leads; this one stands by");
+                        standby::serve(&options.listener, options.local.as_ref(), options.tls.as_ref())?
+                    }
+                };
+                meanwhile.led_by(&holder);
+                *standing_by = Some(meanwhile);
             }
             Err(error) if error.transient() => tracing::warn!(%error, "the database does not answer yet"),
             Err(error) => return Err(error.into()),
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return Err(Error::Http(std::io::Error::other("stopped while waiting"))),
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
@@ -212,6 +232,7 @@ async fn take_epoch(store: &Arc<dyn Store>, holder: &str, stop: &CancellationTok
 async fn renew(store: Arc<dyn Store>, epoch: u64, stop: CancellationToken) -> Option<forgeyard_db::Error> {
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return None,
             () = tokio::time::sleep(EPOCH / 3) => {}
         }
@@ -259,6 +280,7 @@ async fn tick(app: App, stop: CancellationToken) {
             tracing::warn!(%error, "a tick was not taken");
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = app.clock.sleep(Duration::from_secs(1)) => {}
         }

@@ -29,8 +29,39 @@ fn made_up_afternoon_with_faults_loses_nothing() {
 }
 
 #[test]
-fn thousand_real_starts_with_faults_on_every_source_lose_nothing() {
-    let Some(starts) = slice(1000) else { return };
+fn real_starts_with_faults_on_every_source_lose_nothing() {
+    let Some(starts) = slice(600) else { return };
     println!("{HEADING}");
-    held(&play(&starts, &Settings { title: "a thousand starts", ..Settings::default() }));
+    held(&play(&starts, &Settings { title: "a slice", ..Settings::default() }));
+}
+
+/// Only polling and the scale set tell of jobs.
+#[test]
+fn real_starts_without_webhooks_are_all_known_in_five_minutes() {
+    let Some(starts) = slice(400) else { return };
+    held(&play(
+        &starts,
+        &Settings { title: "webhooks off", webhooks: false, crashes: 0, ..Settings::default() },
+    ));
+}
+
+/// taskscaler #25: a restart forgot which instances were busy and deleted them.
+#[test]
+fn taskscaler_25_restart_with_a_thousand_busy_runners_kills_none() {
+    let start = |at| trace::Start { at, job: "linux / test".to_owned(), success: true };
+    let starts: Vec<trace::Start> = (0..1000).map(|number| start(number / 10)).collect();
+    let report = play(
+        &starts,
+        &Settings {
+            title: "a thousand busy runners",
+            faults: false,
+            crashes: 1,
+            capacity: 200,
+            lasting: Some(std::time::Duration::from_secs(1800)),
+            ..Settings::default()
+        },
+    );
+    held(&report);
+    println!("{} runners were busy when the control plane was killed", report.busy_at_crash);
+    assert!(report.busy_at_crash >= 950, "{}", report.busy_at_crash);
 }

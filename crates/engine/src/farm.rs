@@ -10,7 +10,7 @@ use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::Row;
 use forgeyard_model::delivery::{Delivery, DeliveryState};
-use forgeyard_model::demand::Demand;
+use forgeyard_model::demand::{Demand, ScaleSetRequest};
 use forgeyard_model::device::Device;
 use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
@@ -96,6 +96,8 @@ pub struct Index {
     pub jobs_of: BTreeMap<Owner, BTreeSet<JobId>>,
     /// Demands by forge and the forge's id of the job.
     pub demand_of: BTreeMap<(ForgeName, u64), DemandId>,
+    /// Demands by forge and the request of a scale set by which they came.
+    pub demand_requested: BTreeMap<(ForgeName, ScaleSetRequest), DemandId>,
     /// Demands by forge and the forge's id of the run.
     pub demands_of_run: BTreeMap<(ForgeName, u64), BTreeSet<DemandId>>,
     /// Demands that are not over.
@@ -192,6 +194,13 @@ entities! {
             index.demand_of.insert((forge.clone(), row.job), row.id);
         } else {
             index.demand_of.remove(&(forge.clone(), row.job));
+        }
+        if let Some(request) = row.scale_set {
+            if add {
+                index.demand_requested.insert((forge.clone(), request), row.id);
+            } else {
+                index.demand_requested.remove(&(forge.clone(), request));
+            }
         }
         toggle_under(&mut index.demands_of_run, (forge.clone(), row.run), row.id, add);
         if let Some(launch) = row.launch {
@@ -341,6 +350,11 @@ impl Farm {
     /// The demand of a job of a forge.
     pub fn demand_of(&self, forge: &ForgeName, job: u64) -> Option<&Demand> {
         self.demands.get(self.index.demand_of.get(&(forge.clone(), job))?)
+    }
+
+    /// The demand that came by a request of a scale set.
+    pub fn demand_requested(&self, forge: &ForgeName, request: ScaleSetRequest) -> Option<&Demand> {
+        self.demands.get(self.index.demand_requested.get(&(forge.clone(), request))?)
     }
 
     /// Demands of a run of a forge.

@@ -125,7 +125,7 @@ pub struct Taker {
 }
 
 /// The request of a runner scale set that a job came by: yet another number space.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScaleSetRequest {
     /// Id of the scale set.

@@ -42,6 +42,7 @@ pub async fn run(app: App, connection: Arc<Connection>, wish: ScaleSetWish, stop
     let mut errors = 0u32;
     loop {
         let pause = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             opened = Listener::open(&app, &connection, &wish) => match opened {
                 Ok(Some(mut listener)) => {
@@ -150,6 +151,7 @@ impl Listener {
         let mut errors = 0;
         loop {
             let heard = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 heard = self.round() => heard,
             };
@@ -212,6 +214,7 @@ impl Listener {
             let left = end.since(self.app.clock.now());
             let changed = async {
                 tokio::select! {
+                    biased;
                     () = self.app.stop.cancelled() => false,
                     () = self.app.clock.sleep(left) => false,
                     changed = version.changed() => changed.is_ok(),
@@ -233,12 +236,7 @@ impl Listener {
     /// The demand that came by a request of this set.
     fn known(&self, request: u64) -> Option<Demand> {
         let farm = self.app.core.read();
-        let request = Some(self.request(request));
-        let forge = self.connection.forge();
-        let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
-        live.filter(|demand| demand.repository.forge == *forge)
-            .find(|demand| demand.scale_set == request)
-            .cloned()
+        farm.demand_requested(self.connection.forge(), self.request(request)).cloned()
     }
 
     /// What a message says, in the shape in which every source says it.
@@ -250,6 +248,8 @@ impl Listener {
             let Some(facts) = event.job() else { continue };
             let request = facts.runner_request_id;
             let base = match (self.known(request), bound.get(&request)) {
+                // Another source was faster, and the ledger takes nothing more of it.
+                (Some(demand), _) if demand.state.ended() => continue,
                 (Some(demand), _) => of_demand(&demand),
                 (None, Some(job)) => job.clone(),
                 (None, None) => match self.look_up(facts, &mut runs, &bound).await? {

@@ -94,6 +94,7 @@ fn again(app: &App, error: &RoundError) -> Duration {
 /// Waits; `false` when the control plane stops.
 async fn rest(app: &App, stop: &CancellationToken, pause: Duration) -> bool {
     tokio::select! {
+        biased;
         () = stop.cancelled() => false,
         () = app.clock.sleep(pause) => true,
     }

@@ -19,18 +19,24 @@ use forgeyard_model::Timestamp;
 use forgeyard_model::demand::Source;
 use forgeyard_model::forge::{Repository, WorkflowJob};
 use forgeyard_model::input::Input;
+use futures::StreamExt as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Time between two polls of a repository. A job that nobody told of is to be known five minutes after it was queued, and
 /// a look takes a while as well.
 const EVERY: Duration = Duration::from_secs(240);
+/// How soon a look that did not come out is repeated.
+const AGAIN: Duration = Duration::from_secs(15);
 /// The same for one that the App may not see: a person must act first.
 const BARRED: Duration = Duration::from_secs(1800);
 /// Pages of 100 runs that are read of each list.
 const PAGES: u32 = 2;
 /// Runs whose jobs are read of one repository in one round.
-const RUNS: usize = 50;
+const RUNS: usize = 100;
+/// Runs of one repository that are read at once, and repositories: a farm with many would else not be through in time.
+const RUNS_AT_ONCE: usize = 4;
+const REPOSITORIES_AT_ONCE: usize = 4;
 
 /// What polling remembers. A new one polls everything at once.
 #[derive(Default)]
@@ -46,6 +52,10 @@ struct Memory {
     in_progress: List,
     /// When the jobs of a run were last read.
     read: BTreeMap<u64, Timestamp>,
+    /// Runs whose entry is new since their jobs were last read.
+    fresh: BTreeSet<u64>,
+    /// Whether the last look was held up.
+    repeats: bool,
 }
 
 #[derive(Default)]
@@ -55,41 +65,22 @@ struct List {
 }
 
 impl Poll {
-    /// Polls the repositories that are due. Trouble with one is logged, and does not keep the others from their turn.
+    /// Polls the repositories that are due, several at once. Trouble with one is logged, and does not keep the others from
+    /// their turn.
     pub async fn round(&mut self, app: &App, connection: &Connection) {
         let wanted = wanted(app, connection);
         self.repositories.retain(|id, _| wanted.contains_key(id));
-        for (id, repository) in wanted {
-            let now = app.clock.now();
-            let memory = self.repositories.entry(id).or_default();
-            if memory.next > now {
-                continue;
-            }
-            let pause = match Connection::path(&repository)
-                .map(|path| connection.github().pace(&Target::from(path)))
-            {
-                Ok(Advice::Wait { until, .. }) => {
-                    memory.next = until;
-                    continue;
-                }
-                Ok(Advice::Slow(factor)) => EVERY.saturating_mul(factor),
-                Ok(Advice::Go) | Err(_) => EVERY,
-            };
-            memory.next = match memory.look(app, connection, &repository).await {
-                Ok(()) => now.plus(pause),
-                Err(RoundError::Forge(GithubError::Limited { until, .. })) => until,
-                Err(error) => {
-                    tracing::warn!(repository = %repository.name, error = causes(&error), "its queue could not be polled");
-                    let barred = match &error {
-                        RoundError::Forge(error) => {
-                            error.cause().is_some_and(|cause| cause.again() == Again::AfterChange)
-                        }
-                        _ => false,
-                    };
-                    now.plus(if barred { BARRED } else { pause })
-                }
-            };
+        for id in wanted.keys() {
+            self.repositories.entry(*id).or_default();
         }
+        let now = app.clock.now();
+        let due = self.repositories.iter_mut().filter(|(_, memory)| memory.next <= now);
+        let due = due.filter_map(|(id, memory)| Some((memory, wanted.get(id)?)));
+        futures::stream::iter(due)
+            .for_each_concurrent(REPOSITORIES_AT_ONCE, async |(memory, repository)| {
+                memory.turn(app, connection, repository).await;
+            })
+            .await;
     }
 }
 
@@ -116,6 +107,35 @@ fn wanted(app: &App, connection: &Connection) -> BTreeMap<u64, Repository> {
 }
 
 impl Memory {
+    /// Looks at its repository, as the budget allows, and notes when that is due again.
+    async fn turn(&mut self, app: &App, connection: &Connection, repository: &Repository) {
+        let now = app.clock.now();
+        let pace = Connection::path(repository).map(|path| connection.github().pace(&Target::from(path)));
+        let pause = match pace {
+            Ok(Advice::Wait { until, .. }) => {
+                self.next = until;
+                return;
+            }
+            Ok(Advice::Slow(factor)) => EVERY.saturating_mul(factor),
+            Ok(Advice::Go) | Err(_) => EVERY,
+        };
+        self.next = match self.look(app, connection, repository).await {
+            Ok(()) => now.plus(pause),
+            Err(RoundError::Forge(GithubError::Limited { until, .. })) => until,
+            Err(error) => {
+                tracing::warn!(repository = %repository.name, error = causes(&error), "its queue could not be polled");
+                let barred = match &error {
+                    RoundError::Forge(error) => {
+                        error.cause().is_some_and(|cause| cause.again() == Again::AfterChange)
+                    }
+                    _ => false,
+                };
+                // What was read is not read again; the rest is due soon.
+                now.plus(if barred { BARRED } else { AGAIN })
+            }
+        };
+    }
+
     async fn look(
         &mut self,
         app: &App,
@@ -124,17 +144,22 @@ impl Memory {
     ) -> Result<(), RoundError> {
         let path = Connection::path(repository).map_err(|reason| RoundError::Missing(reason.message))?;
         let github = connection.github();
-        let mut fresh = BTreeSet::new();
+        // A call that fails takes nothing from the others.
+        let mut trouble: Option<RoundError> = None;
         for (status, list) in
             [(RunStatus::Queued, &mut self.queued), (RunStatus::InProgress, &mut self.in_progress)]
         {
-            if let Polled::Changed { value, etag } =
-                github.poll_runs(&path, status, PAGES, list.etag.as_ref()).await?
-            {
-                // Names change hands: what is of another repository is none of ours.
-                list.runs = value.runs.into_iter().filter(|run| run.repository.id == repository.id).collect();
-                list.etag = etag;
-                fresh.extend(list.runs.iter().map(|run| run.id));
+            match github.poll_runs(&path, status, PAGES, list.etag.as_ref()).await {
+                Ok(Polled::Changed { value, etag }) => {
+                    // Names change hands: what is of another repository is none of ours.
+                    list.runs =
+                        value.runs.into_iter().filter(|run| run.repository.id == repository.id).collect();
+                    list.etag = etag;
+                    self.fresh.extend(list.runs.iter().map(|run| run.id));
+                }
+                Ok(_) => {}
+                Err(error @ GithubError::Limited { .. }) => return Err(error.into()),
+                Err(error) => trouble = Some(error.into()),
             }
         }
         let listed: BTreeMap<u64, u64> = self
@@ -145,25 +170,42 @@ impl Memory {
             .map(|run| (run.id, run.run_attempt))
             .collect();
         self.read.retain(|run, _| listed.contains_key(run));
+        self.fresh.retain(|run| listed.contains_key(run));
         let mut due: Vec<u64> = self.in_progress.runs.iter().map(|run| run.id).collect();
         due.extend(
             self.queued
                 .runs
                 .iter()
                 .map(|run| run.id)
-                .filter(|run| fresh.contains(run) || !self.read.contains_key(run)),
+                .filter(|run| self.fresh.contains(run) || !self.read.contains_key(run)),
         );
+        // A look that is repeated goes on where the last one was held up.
+        let since = app.clock.now().as_micros().saturating_sub(EVERY.as_micros() as i64 / 2);
+        due.retain(|run| !self.repeats || self.read.get(run).is_none_or(|at| at.as_micros() < since));
         due.sort_by_key(|run| (self.read.get(run).copied(), *run));
         due.dedup();
-        for run in due.into_iter().take(RUNS) {
+        let reads = due.into_iter().take(RUNS).map(async |run| {
             let attempt = listed.get(&run).copied().unwrap_or(1);
-            let jobs = github.run_jobs(&path, run, attempt).await?;
-            let jobs: Vec<WorkflowJob> =
-                jobs.iter().map(|job| report::of_rest(repository, None, job)).collect();
-            give(app, Source::Poll, jobs).await?;
-            self.read.insert(run, app.clock.now());
+            (run, github.run_jobs(&path, run, attempt).await)
+        });
+        let mut reads = futures::stream::iter(reads).buffer_unordered(RUNS_AT_ONCE);
+        while let Some((run, jobs)) = reads.next().await {
+            match jobs {
+                Ok(jobs) => {
+                    let jobs = jobs.iter().map(|job| report::of_rest(repository, None, job)).collect();
+                    give(app, Source::Poll, jobs).await?;
+                    self.read.insert(run, app.clock.now());
+                    self.fresh.remove(&run);
+                }
+                Err(error @ GithubError::Limited { .. }) => {
+                    self.repeats = true;
+                    return Err(error.into());
+                }
+                Err(error) => trouble = Some(error.into()),
+            }
         }
-        Ok(())
+        self.repeats = trouble.is_some();
+        trouble.map_or(Ok(()), Err)
     }
 }
 

@@ -64,6 +64,7 @@ pub async fn run(app: App, stop: CancellationToken) {
             tasks.spawn(async move { (id, settle(&app, id, effect).await) });
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             Some(done) = tasks.join_next() => match done {
                 Ok((id, until)) => {

@@ -1,14 +1,16 @@
 //! What was promised, held against what happened; and the table.
 
 use super::hub::{Hub, Told};
-use super::machines::Sites;
+use super::machines::{Life, Sites};
 use super::trace::Kind;
 use super::world::{Plane, Seen, Settings};
 use forgeyard_engine::Farm;
 use forgeyard_forges::twin::{Conclusion, JobStatus, Sent};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::DemandState;
-use forgeyard_model::{ForgeName, JobId, Timestamp};
+use forgeyard_model::verdict::Outcome;
+use forgeyard_model::{ForgeName, JobId, RunnerId, Timestamp};
+use futures::FutureExt as _;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -28,6 +30,10 @@ pub struct Report {
     /// What a person reads.
     pub text: String,
     pub jobs: usize,
+    /// Jobs that ran when the control plane was killed.
+    pub busy_at_crash: usize,
+    /// Machines that were made.
+    pub machines: usize,
     pub wall: Duration,
 }
 
@@ -64,7 +70,9 @@ pub fn judge(
     wall: Duration,
     starts: u64,
 ) -> Report {
-    let mut report = Report { wall, ..Report::default() };
+    let busy_at_crash = seen.busy_at_crash.load(std::sync::atomic::Ordering::Relaxed);
+    let machines = sites.lives.lock().unwrap().len();
+    let mut report = Report { wall, busy_at_crash, machines, ..Report::default() };
     let mut broken: BTreeMap<&'static str, (usize, String)> = BTreeMap::new();
     let mut breaks = |promise: &'static str, example: String| {
         broken.entry(promise).or_insert((0, example)).0 += 1;
@@ -122,8 +130,10 @@ pub fn judge(
             }
         }
     });
-    launches(&farm, &mut breaks);
+    let open = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
+    let histories: Vec<String> = open.take(3).map(|demand| history(&app, demand, hub)).collect();
     let lives = sites.lives.lock().unwrap().clone();
+    launches(&farm, &lives, &mut breaks);
     let mut leaving = Spans::default();
     let mut takers: BTreeMap<u64, usize> = BTreeMap::new();
     for (runner, life) in &lives {
@@ -215,9 +225,12 @@ pub fn judge(
     let _ = writeln!(text, "  {:<44} {}", "program's end to machine gone", leaving.row());
     let _ = writeln!(
         text,
-        "  at most {} attempts at once (cap {}), machines {:?} of {:?}, {} launches queued; ends {ends:?}",
+        "  at most {} attempts at once (caps {} and {:?} of the organisation), {} of a repository (cap {:?}), machines {:?} of {:?}, {} launches queued; ends {ends:?}",
         seen.most_running,
         app.config().max_running,
+        app.config().queue.caps.organisation,
+        seen.most_of_repository,
+        app.config().queue.caps.repository,
         seen.most_in_pool,
         app.config().pools.iter().map(|pool| pool.max).collect::<Vec<_>>(),
         seen.longest_queue
@@ -234,7 +247,7 @@ pub fn judge(
     let _ =
         writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
     let _ = writeln!(text, "  jobs that failed although their steps would have passed: {bad:?}");
-    for line in &report.broken {
+    for line in report.broken.iter().chain(&histories) {
         let _ = writeln!(text, "  BROKEN: {line}");
     }
     report
@@ -276,27 +289,56 @@ fn recovery(fate: &Told, queued: Timestamp, known: Timestamp) -> (&'static str, 
     }
 }
 
-/// At most one attempt of a launch is accepted, and fences grow.
-fn launches(farm: &Farm, breaks: &mut impl FnMut(&'static str, String)) {
+/// At most one attempt of a launch lives, fences grow, and of those that came to a good end no two had the same job: a
+/// launch is tried again when its runner took another one.
+fn launches(farm: &Farm, lives: &BTreeMap<RunnerId, Life>, breaks: &mut impl FnMut(&'static str, String)) {
     let mut of_job: BTreeMap<JobId, Vec<&Attempt>> = BTreeMap::new();
     for attempt in farm.attempts.values() {
         of_job.entry(attempt.job).or_default().push(attempt);
     }
     for (job, mut attempts) in of_job {
         attempts.sort_by_key(|attempt| attempt.fence);
-        let accepted = attempts
+        let mut accepted: Vec<u64> = attempts
             .iter()
-            .filter(|attempt| {
-                attempt.facts.is_some()
-                    && attempt.outcome == Some(forgeyard_model::verdict::Outcome::Succeeded)
-            })
-            .count();
-        if accepted > 1 {
-            breaks("at most one attempt of a launch is accepted", format!("{job}: {accepted}"));
+            .filter(|attempt| attempt.facts.is_some() && attempt.outcome == Some(Outcome::Succeeded))
+            .filter_map(|attempt| lives.get(&attempt.runner)?.took)
+            .collect();
+        accepted.sort_unstable();
+        if accepted.windows(2).any(|two| two[0] == two[1]) {
+            breaks("at most one attempt is accepted", format!("{job}: {accepted:?}"));
         }
         let live = attempts.iter().filter(|attempt| attempt.state.live()).count();
         if live > 1 || attempts.windows(2).any(|two| two[0].fence >= two[1].fence) {
             breaks("at most one attempt of a launch lives", format!("{job}: {live}"));
         }
     }
+}
+
+/// What became of a demand that is not over at the end, for whoever looks for the reason.
+fn history(app: &forgeyard_control::app::App, demand: &forgeyard_model::demand::Demand, hub: &Hub) -> String {
+    let mut text = format!("history of {} (job {} of run {}):", demand.id, demand.job, demand.run);
+    hub.with(|state| {
+        let job = state.job(demand.job).map(|job| job.view());
+        let _ = write!(text, "\n    at the forge: {job:?}\n    known: {demand:?}");
+    });
+    let mut subjects = vec![demand.id.to_string()];
+    subjects.extend(demand.launch.map(|launch| launch.to_string()));
+    let farm = app.core.read();
+    for attempt in demand.launch.into_iter().flat_map(|launch| farm.attempts_of(launch)) {
+        subjects.extend([attempt.id.to_string(), attempt.runner.to_string()]);
+    }
+    let mut events = Vec::new();
+    for subject in subjects {
+        let query = forgeyard_db::EventQuery { subject: Some(subject), before: None, limit: 100 };
+        events.extend(app.store.events(query).now_or_never().and_then(Result::ok).unwrap_or_default());
+    }
+    events.sort_by_key(|event| event.id);
+    for event in events {
+        let _ = write!(
+            text,
+            "\n    {} {} {} {:?} -> {}: {:?}",
+            event.at, event.subject, event.name, event.from, event.to, event.note
+        );
+    }
+    text
 }

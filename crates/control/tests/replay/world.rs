@@ -21,14 +21,16 @@ use forgeyard_db::Store;
 use forgeyard_db::twin::Twin as MemoryStore;
 use forgeyard_forges::GitSource;
 use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
-use forgeyard_forges::twin::{APP_KEY, Conclusion, JobSpec, RunSpec, Setup, State};
+use forgeyard_forges::twin::{APP_KEY, Conclusion, JobSpec, JobStatus, RunSpec, Setup, State};
 use forgeyard_model::access::{EventClass, Grant, GrantRepository};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
 use forgeyard_model::forge::Person;
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Pool, RunnerOffer, runner_program};
+use forgeyard_model::rules::{Caps, QueueRules};
 use forgeyard_model::{Digest, Secret, Timestamp};
 use forgeyard_testkit::build::{self, name};
+use forgeyard_testkit::rng::Rng;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -58,6 +60,8 @@ pub struct Settings {
     pub crashes: u32,
     /// Share of the capacity of the model, in hundredths.
     pub capacity: u32,
+    /// How long every job takes, instead of what is modelled; then the control plane is killed once, at half of it.
+    pub lasting: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -70,6 +74,7 @@ impl Default for Settings {
             faults: true,
             crashes: 2,
             capacity: 100,
+            lasting: None,
         }
     }
 }
@@ -197,6 +202,15 @@ fn most(kind: Kind, settings: &Settings) -> u32 {
     (all * settings.capacity / 100).max(4)
 }
 
+/// Jobs of the organisation, and of one repository, at once.
+fn organisation_cap(settings: &Settings) -> u32 {
+    Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>() * 93 / 100
+}
+
+fn repository_cap(settings: &Settings) -> u32 {
+    (150 * settings.capacity / 100).max(4)
+}
+
 fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]) -> FarmConfig {
     let base = build::config();
     let pool = |kind: Kind| Pool {
@@ -215,9 +229,18 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
             most(kind, settings),
         )
     };
+    let all = Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>();
     let mut config = FarmConfig {
         pools: Kind::ALL.map(pool).to_vec(),
-        max_running: Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>() * 95 / 100,
+        max_running: all * 95 / 100,
+        queue: QueueRules {
+            caps: Caps {
+                organisation: Some(organisation_cap(settings)),
+                repository: Some(repository_cap(settings)),
+                ..Caps::default()
+            },
+            ..QueueRules::default()
+        },
         repositories: repositories
             .iter()
             .map(|(id, full_name)| RepositoryConfig {
@@ -282,7 +305,12 @@ impl World {
         let hub = Hub::new(state, Arc::clone(&time), settings.seed);
         let clock = {
             let (now, waits) = (Arc::clone(&time), Arc::clone(&time));
-            Clock::manual(move || now.now(), move |pause| Box::pin(waits.sleep(pause)))
+            let random = Mutex::new(Rng::new(settings.seed));
+            Clock::manual(
+                move || now.now(),
+                move |pause| Box::pin(waits.sleep(pause)),
+                move || random.lock().unwrap().bytes(),
+            )
         };
         let client_clock = clock.clone();
         let github = Github::direct(
@@ -339,10 +367,17 @@ impl World {
         let last = plans.last().map_or(Duration::ZERO, |plan| plan.at);
         let crashes = u64::from(self.settings.crashes);
         for number in 1..=crashes {
-            let at = last.mul_f64(number as f64 / (crashes + 1) as f64);
+            let at = match self.settings.lasting {
+                Some(lasting) => lasting / 2,
+                None => last.mul_f64(number as f64 / (crashes + 1) as f64),
+            };
             let (plane, time) = (Arc::clone(&self.plane), Arc::clone(&self.time));
+            let (hub, busy) = (Arc::clone(&self.hub), Arc::clone(&seen.busy_at_crash));
             tokio::spawn(async move {
                 time.sleep(at).await;
+                let running = hub
+                    .with(|state| state.jobs().filter(|job| job.status() == JobStatus::InProgress).count());
+                busy.fetch_max(running, std::sync::atomic::Ordering::Relaxed);
                 plane.kill();
                 time.sleep(AWAY).await;
                 plane.start().await;
@@ -405,7 +440,7 @@ impl World {
             .jobs
             .into_iter()
             .map(|(job, kind, duration, success)| JobSpec {
-                duration,
+                duration: self.settings.lasting.unwrap_or(duration),
                 outcome: if success { Conclusion::Success } else { Conclusion::Failure },
                 ..JobSpec::new(&job, &[&kind.label()])
             })
@@ -434,6 +469,19 @@ impl World {
         if running > app.config().max_running as usize {
             seen.broken.push(format!("{running} attempts run; the cap is {}", app.config().max_running));
         }
+        let mut of_repository: std::collections::BTreeMap<u64, usize> = Default::default();
+        for attempt in farm.index.live_attempts.iter().filter_map(|id| farm.attempts.get(id)) {
+            *of_repository.entry(farm.repository_of(attempt.owner)).or_default() += 1;
+        }
+        for (repository, count) in of_repository {
+            seen.most_of_repository = seen.most_of_repository.max(count);
+            if count > repository_cap(&self.settings) as usize {
+                seen.broken.push(format!("repository {repository} has {count} attempts"));
+            }
+        }
+        if running > organisation_cap(&self.settings) as usize {
+            seen.broken.push(format!("the organisation has {running} attempts"));
+        }
         for (place, kind) in Kind::ALL.into_iter().enumerate() {
             let of_pool = farm
                 .index
@@ -451,9 +499,7 @@ impl World {
     }
 
     fn over(&self) -> bool {
-        let jobs_over = self.hub.with(|state| {
-            state.jobs().all(|job| job.status() == forgeyard_forges::twin::JobStatus::Completed)
-        });
+        let jobs_over = self.hub.with(|state| state.jobs().all(|job| job.status() == JobStatus::Completed));
         jobs_over
             && self.sites.standing() == 0
             && self.plane.app().is_some_and(|app| app.core.read().index.live_demands.is_empty())
@@ -465,6 +511,9 @@ impl World {
 pub struct Seen {
     pub broken: Vec<String>,
     pub most_running: usize,
+    pub most_of_repository: usize,
     pub most_in_pool: [usize; 3],
     pub longest_queue: usize,
+    /// Jobs that ran when the control plane was killed.
+    pub busy_at_crash: Arc<std::sync::atomic::AtomicUsize>,
 }

@@ -5,7 +5,7 @@
 //! runner took what it was not meant for. A demand that is owed a runner always has a launch that is not over; when one
 //! ends without having served, it is tried again after a pause, and after several the demand is parked.
 
-use super::{admit, registration};
+use super::{admit, registration, time};
 use crate::deliveries::blank_job;
 use crate::lifecycle::{DemandEvent, JobEvent};
 use crate::tx::Tx;
@@ -136,12 +136,21 @@ pub(crate) fn served(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
     let Some(launch) = tx.demand(id)?.launch else { return Ok(()) };
     let Some(attempt) = tx.job(launch)?.state.attempt() else { return Ok(()) };
     let mut attempt = tx.attempt(attempt)?;
+    if !served_by(&tx.demand(id)?, &attempt) {
+        return Ok(());
+    }
     let until = tx.now().plus(deadline::RUNNER_LEAVES);
     if attempt.state == AttemptState::Running && attempt.deadline.is_none_or(|deadline| deadline > until) {
         attempt.deadline = Some(until);
         tx.put(attempt);
     }
     Ok(())
+}
+
+/// Whether this very attempt brought the runner of a demand. The launch may have been tried again since, because nobody had
+/// said yet what its first runner took; then the runner that is there now is at work for somebody else.
+fn served_by(demand: &Demand, attempt: &Attempt) -> bool {
+    demand.taken_by.as_ref().is_some_and(|taker| taker.runner == Some(attempt.runner))
 }
 
 fn refusal(tx: &Tx<'_>, attempt: &Attempt) -> Option<Explanation> {
@@ -188,7 +197,9 @@ pub(crate) fn overdue(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
     }
     let launch = tx.farm().index.launch_for.get(&attempt.job)?;
     let mut served = launch.iter().filter_map(|id| tx.farm().demands.get(id));
-    (attempt.state == AttemptState::Running && served.any(|demand| demand.state.ended())).then(|| {
+    (attempt.state == AttemptState::Running
+        && served.any(|demand| demand.state.ended() && served_by(demand, attempt)))
+    .then(|| {
         let text = "its job was over at the forge, and the runner did not end";
         ending::lost("runner.did_not_leave", text, RetryPolicy::R0)
     })
@@ -226,10 +237,14 @@ pub(crate) fn concluded(
         job.waiting =
             Some(Explanation::new("job.retry", format!("tries again at {until}")).with(note.clone()));
         tx.move_job(job, JobEvent::JobRetried, JobState::Held(Hold::Retry { until }), Some(note))?;
+        let id = demand.id;
         if demand.state == DemandState::Launching {
-            return tx.move_demand(demand, DemandEvent::DemandWanted, DemandState::Wanted);
+            tx.move_demand(demand, DemandEvent::DemandWanted, DemandState::Wanted)?;
         }
-        return Ok(());
+        // A runner came and went. Perhaps the job was served, by it or by another one, and nobody said so: without webhooks
+        // a run that is over is in no list, and its jobs would be launched for in vain, for hours.
+        let demand = tx.demand(id)?;
+        return time::check(tx, demand);
     }
     tx.move_job(
         job,

@@ -39,7 +39,11 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<(), Refusal> {
 
 /// Asks the forge what became of a job, and later again, ever more seldom.
 pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> {
-    let base = deadline::demand(&demand.state).unwrap_or(deadline::DEMAND_ASKED_AGAIN);
+    let mut base = deadline::demand(&demand.state).unwrap_or(deadline::DEMAND_ASKED_AGAIN);
+    if demand.state == DemandState::Running && runner_gone(tx, &demand) {
+        // The forge takes a while to notice; then the job is over.
+        base = deadline::RUNNER_LEAVES;
+    }
     demand.checks = demand.checks.saturating_add(1);
     let pause = base.saturating_mul(1 << demand.checks.min(10)).min(deadline::DEMAND_ASKED_AGAIN);
     demand.deadline = Some(tx.now().plus(pause));
@@ -52,4 +56,11 @@ pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> 
     tx.effect(demand.id, &format!("check/{}", demand.generation), effect);
     tx.put(demand);
     Ok(())
+}
+
+/// Whether the runner of ours that has the job is over.
+fn runner_gone(tx: &Tx<'_>, demand: &Demand) -> bool {
+    let runner = demand.taken_by.as_ref().and_then(|taker| tx.farm().runners.get(&taker.runner?));
+    let attempt = runner.and_then(|runner| tx.farm().attempts.get(&runner.attempt));
+    attempt.is_some_and(|attempt| !attempt.state.live())
 }
