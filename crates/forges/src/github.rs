@@ -5,7 +5,7 @@
 //!   most left of its hourly limit; calls on check runs always go through the first, since GitHub lets only the App
 //!   that made one change it.
 //! - Time comes from the [`Clock`] that the caller gives. Nothing here sleeps or repeats on a timer: a call that
-//!   must wait fails with [`GithubError::Limited`] and the time, and reconcilers come back.
+//!   must wait fails with [`GithubError::Limited`] and the time, and reconcilers come back. Only the [`doctor`] waits.
 //! - Refusals have a [`Cause`] with an explanation and a fix.
 //!
 //! Invariants:
@@ -28,6 +28,7 @@ pub mod cause;
 mod checks;
 mod client;
 mod deliveries;
+pub mod doctor;
 mod endpoint;
 mod error;
 mod jobs;
