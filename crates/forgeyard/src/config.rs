@@ -275,19 +275,6 @@ mod tests {
         assert!(error.contains("max-runing") && error.contains("max-running"), "{error}");
     }
 
-    /// What people are told to write must be what is read.
-    #[test]
-    fn configuration_of_the_page_about_github_is_read() {
-        let page = include_str!("../../../docs/github.md");
-        let (_, rest) = page.split_once("```toml\n").unwrap();
-        let (text, _) = rest.split_once("```").unwrap();
-        let mut file = toml_text::read::<FileConfig>("docs/github.md", text).unwrap();
-        // The files that it names are not here.
-        file.access = None;
-        let config = file.farm(HostSize { cpus: 4, memory_mib: 16384 }).unwrap();
-        assert!(config.pools.iter().any(|pool| pool.runners.is_some()));
-    }
-
     /// A grant names its repository by number; numbers are unique at one forge only.
     #[test]
     fn repositories_of_two_forges_with_one_number_are_refused() {
