@@ -25,8 +25,8 @@ pub async fn run(app: App, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = version.changed(), if idle => {}
-            () = tokio::time::sleep(Duration::from_secs(5)), if idle => {}
-            () = tokio::time::sleep(wait), if !idle => {}
+            () = app.clock.sleep(Duration::from_secs(5)), if idle => {}
+            () = app.clock.sleep(wait), if !idle => {}
         }
     }
 }

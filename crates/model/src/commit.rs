@@ -12,6 +12,7 @@ use crate::environment::Environment;
 use crate::input::JournalEntry;
 use crate::job::Job;
 use crate::lease::Lease;
+use crate::ledger::LedgerRow;
 use crate::pipeline::Pipeline;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
@@ -51,6 +52,8 @@ pub enum Row {
     Effect(PendingEffect),
     /// An API token.
     Token(ApiToken),
+    /// A row of the ledger.
+    Ledger(LedgerRow),
 }
 
 macro_rules! rows {
@@ -75,6 +78,7 @@ macro_rules! rows {
 
 type Effect = PendingEffect;
 type Token = ApiToken;
+type Ledger = LedgerRow;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -91,6 +95,7 @@ rows! {
     Environment: "environment", |row| row.id.to_string();
     Effect: "effect", |row| row.id.to_string();
     Token: "token", |row| row.digest.to_string();
+    Ledger: "ledger", |row| row.key.clone();
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.
@@ -121,7 +126,7 @@ pub struct EventRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageFact {
-    /// What was used: `runner_micros`, `gpu_micros`, `artifact_bytes`.
+    /// What was used: `runner_micros`, `gpu_micros`, `money_millionths`, `artifact_bytes`.
     pub what: String,
     /// How much, in the unit that the name carries.
     pub amount: u64,

@@ -11,6 +11,7 @@ mod effect;
 mod environment;
 mod job;
 pub(crate) mod lease;
+mod ledger;
 mod pipeline;
 mod runner;
 mod site;
@@ -30,6 +31,7 @@ use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
+use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
@@ -88,6 +90,7 @@ aggregates! {
     Environment: Environment;
     Effect: PendingEffect;
     Token: ApiToken;
+    Ledger: LedgerRow;
 }
 
 fn unknown(kind: &str) -> Error {

@@ -134,6 +134,8 @@ pub struct State {
     pub(super) checks: BTreeMap<u64, CheckRun>,
     pub(super) sets: ScaleSets,
     pub(super) stand_ins: BTreeMap<u64, StandIn>,
+    /// Stand-ins of which something is new since somebody last asked.
+    pub(super) stand_in_news: BTreeSet<u64>,
     pub(super) buckets: Buckets,
     pub(super) call_faults: Vec<CallFault>,
     pub(super) calls: VecDeque<Call>,
@@ -193,6 +195,7 @@ impl State {
             checks: BTreeMap::new(),
             sets: ScaleSets::default(),
             stand_ins: BTreeMap::new(),
+            stand_in_news: BTreeSet::new(),
             buckets: Buckets::default(),
             call_faults: Vec::new(),
             calls: VecDeque::new(),

@@ -59,7 +59,8 @@ impl Touched {
             | Row::Artifact(_)
             | Row::Environment(_)
             | Row::Effect(_)
-            | Row::Token(_) => {}
+            | Row::Token(_)
+            | Row::Ledger(_) => {}
         }
     }
 }
@@ -109,5 +110,6 @@ fn known(farm: &Farm, row: &Row) -> u64 {
         Row::Environment(row) => of(farm, row),
         Row::Effect(row) => of(farm, row),
         Row::Token(row) => of(farm, row),
+        Row::Ledger(row) => of(farm, row),
     }
 }
