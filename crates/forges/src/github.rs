@@ -21,7 +21,7 @@
 //! Facts come from `runners.md` §3 (GitHub's documentation and published clients). It was tested against a simulated
 //! GitHub and never against GitHub itself.
 
-mod answer;
+pub(crate) mod answer;
 mod apps;
 pub mod budget;
 pub mod cause;
@@ -29,8 +29,8 @@ mod checks;
 mod client;
 mod deliveries;
 pub mod doctor;
-mod endpoint;
-mod error;
+pub(crate) mod endpoint;
+pub(crate) mod error;
 mod jobs;
 mod key;
 mod link;
@@ -41,7 +41,7 @@ pub mod rs256;
 mod runners;
 pub mod scaleset;
 mod token;
-mod wire;
+pub(crate) mod wire;
 
 pub use apps::{Account, AppDescription, ConvertedApp, HookConfig, Installation, convert_manifest};
 pub use cause::{Again, Cause};
