@@ -23,7 +23,7 @@ set -euo pipefail
 
 die() { printf 'install-runner: %s\n' "$*" >&2; exit 1; }
 case ${1:-} in -h|--help|'') sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; [ -n "${1:-}" ]; exit ;; esac
-[ $# -ge 3 ] && [ $# -le 4 ] || die "needs ARCHIVE VERSION SHA256 [DIR] (see --help)"
+if [ $# -lt 3 ] || [ $# -gt 4 ]; then die "needs ARCHIVE VERSION SHA256 [DIR] (see --help)"; fi
 archive=$1 version=$2 digest=${3,,} dir=${4:-/opt/actions-runner}
 
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || die "\`$version\` is no version: three numbers with dots"
@@ -64,7 +64,9 @@ umask 022
 mkdir -p "$work/new/dist"
 tar -xzf "$archive" -C "$work/new/dist" --no-same-owner
 listener=$work/new/dist/bin/Runner.Listener
-[ -x "$work/new/dist/run.sh" ] && [ -x "$listener" ] || die "the archive holds no run.sh and bin/Runner.Listener"
+if [ ! -x "$work/new/dist/run.sh" ] || [ ! -x "$listener" ]; then
+    die "the archive holds no run.sh and bin/Runner.Listener"
+fi
 said=$("$listener" --version 2>/dev/null) \
     || die "the program does not start: run its bin/installdependencies.sh on the host or in the tree, then this again"
 [ "$said" = "$version" ] || die "the program says that it is $said and not $version"

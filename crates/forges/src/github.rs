@@ -5,7 +5,7 @@
 //!   most left of its hourly limit; calls on check runs always go through the first, since GitHub lets only the App
 //!   that made one change it.
 //! - Time comes from the [`Clock`] that the caller gives. Nothing here sleeps or repeats on a timer: a call that
-//!   must wait fails with [`GithubError::Limited`] and the time, and reconcilers come back.
+//!   must wait fails with [`GithubError::Limited`] and the time, and reconcilers come back. Only the [`doctor`] waits.
 //! - Refusals have a [`Cause`] with an explanation and a fix.
 //!
 //! Invariants:
@@ -21,15 +21,16 @@
 //! Facts come from `runners.md` §3 (GitHub's documentation and published clients). It was tested against a simulated
 //! GitHub and never against GitHub itself.
 
-mod answer;
+pub(crate) mod answer;
 mod apps;
 pub mod budget;
 pub mod cause;
 mod checks;
 mod client;
 mod deliveries;
-mod endpoint;
-mod error;
+pub mod doctor;
+pub(crate) mod endpoint;
+pub(crate) mod error;
 mod jobs;
 mod key;
 mod link;
@@ -41,7 +42,7 @@ pub mod rs256;
 mod runners;
 pub mod scaleset;
 mod token;
-mod wire;
+pub(crate) mod wire;
 
 pub use apps::{Account, AppDescription, ConvertedApp, HookConfig, Installation, convert_manifest};
 pub use cause::{Again, Cause};

@@ -1,8 +1,9 @@
 //! Code hosts: where commits come from, and where runners and verdicts go.
 //!
 //! What a forge says by itself is read by `forgeyard_formats::webhook`; this crate fetches what it speaks of
-//! ([`git`]) and calls the forges' own interfaces ([`github`]).
+//! ([`git`]) and calls the forges' own interfaces ([`github`], [`forgejo`]).
 
+pub mod forgejo;
 pub mod git;
 pub mod github;
 #[cfg(feature = "twin")]

@@ -5,6 +5,8 @@
 #[path = "github/world.rs"]
 mod world;
 
+#[path = "github/doctor.rs"]
+mod doctor;
 #[path = "github/identity.rs"]
 mod identity;
 #[path = "github/jobs.rs"]

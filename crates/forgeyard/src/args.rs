@@ -61,6 +61,12 @@ pub struct UpArgs {
     pub config: Option<PathBuf>,
 }
 
+/// Whether the program takes this command line; for tests.
+#[cfg(test)]
+pub fn parse(words: &[&str]) -> Result<(), clap::Error> {
+    Cli::try_parse_from(words).map(drop)
+}
+
 /// Parses and runs.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();

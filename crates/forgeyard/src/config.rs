@@ -311,26 +311,6 @@ mod tests {
         assert!(error.contains("max-runing") && error.contains("max-running"), "{error}");
     }
 
-    /// What people are told to write must be what is read.
-    #[test]
-    fn configuration_of_the_page_about_github_is_read() {
-        let page = include_str!("../../../docs/github.md");
-        let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
-        let [whole, rules] = blocks.take(2).collect::<Vec<_>>().try_into().unwrap();
-        // The rules of the queue come with a key of the file itself, which must stand before any section.
-        let text =
-            format!("{}{whole}{}", rules.split_once('[').unwrap().0, &rules[rules.find('[').unwrap()..]);
-        let mut file = toml_text::read::<FileConfig>("docs/github.md", &text).unwrap();
-        // The files that it names are not here.
-        file.access = None;
-        let config = file.farm(HostSize { cpus: 4, memory_mib: 16384 }).unwrap();
-        assert!(config.pools.iter().any(|pool| pool.runners.is_some()));
-        assert_eq!(
-            (config.max_running, config.queue.budgets.len(), config.queue.caps.people.len()),
-            (32, 1, 1)
-        );
-    }
-
     /// A grant names its repository by number; numbers are unique at one forge only.
     #[test]
     fn repositories_of_two_forges_with_one_number_are_refused() {
@@ -352,7 +332,7 @@ mod tests {
         let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
         assert!(error.contains("not declared under [[flavors]]"), "{error}");
     }
-    /// What `docs/github.md` shows about caps and budgets, and what is said about mistakes.
+    /// What `docs/queue.md` shows about caps and budgets, and what is said about mistakes.
     #[test]
     fn rules_of_the_queue_are_read_and_mistakes_are_named() {
         let read = |rules: &str| {

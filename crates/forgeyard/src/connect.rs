@@ -144,7 +144,7 @@ pub fn webhook_secret(path: &Path) -> Result<Secret> {
 
 impl ForgeConfig {
     /// Secrets of its webhooks.
-    fn webhook_secrets(&self) -> Result<Vec<Secret>> {
+    pub fn webhook_secrets(&self) -> Result<Vec<Secret>> {
         let of_apps = self.apps.iter().filter_map(|app| app.webhook_secret_file.as_deref());
         self.webhook_secret_file.as_deref().into_iter().chain(of_apps).map(webhook_secret).collect()
     }
@@ -162,7 +162,8 @@ impl ForgeConfig {
         endpoint.with_context(|| Wrong::new(format!("the addresses of the forge `{}`", self.name)))
     }
 
-    fn connection(&self, clock: &Clock) -> Result<ConnectionOptions> {
+    /// The connection itself. Nothing is called.
+    pub fn connection(&self, clock: &Clock) -> Result<ConnectionOptions> {
         let Kind::Github = self.kind;
         if self.apps.is_empty() {
             return Err(Wrong::new(format!(

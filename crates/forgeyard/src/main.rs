@@ -6,6 +6,8 @@ mod args;
 mod commands;
 mod config;
 mod connect;
+#[cfg(test)]
+mod docs;
 mod farm;
 mod output;
 mod progress;

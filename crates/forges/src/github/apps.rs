@@ -58,6 +58,9 @@ pub struct AppDescription {
     /// Client id, where GitHub gives it.
     #[serde(default, deserialize_with = "answer::optional_text")]
     pub client_id: Option<String>,
+    /// Who owns it, where GitHub says so.
+    #[serde(default)]
+    pub owner: Option<Account>,
     /// What it asks for; an installation may have granted less.
     #[serde(default, deserialize_with = "answer::or_default")]
     pub permissions: BTreeMap<String, String>,

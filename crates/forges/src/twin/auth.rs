@@ -141,6 +141,11 @@ impl State {
         self.apps.get(&id)
     }
 
+    /// An App, to be changed.
+    pub fn app_mut(&mut self, id: u64) -> Option<&mut App> {
+        self.apps.get_mut(&id)
+    }
+
     /// Installs an App at an account, with all permissions that it asks for.
     pub fn install(&mut self, app: u64, account: u64, selected: Option<Vec<u64>>) -> u64 {
         self.numbers.installation += 1;

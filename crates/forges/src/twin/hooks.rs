@@ -174,6 +174,31 @@ impl State {
         id
     }
 
+    /// Sends a ping to the hook of an App, as GitHub does when the hook is made.
+    pub fn ping(&mut self, app: u64) {
+        let Some(hook) = self.apps.get(&app).and_then(|app| self.hooks.get(&app.hook)).cloned() else {
+            return;
+        };
+        let body =
+            json!({ "zen": "simulated", "hook_id": hook.id, "hook": { "type": "App", "app_id": app } });
+        let delivery = Delivery {
+            id: 0,
+            hook: hook.id,
+            guid: self.guid(),
+            event: "ping".to_owned(),
+            action: None,
+            repository: None,
+            installation: None,
+            body: body.to_string().into_bytes().into(),
+            at: self.now,
+            redelivery: false,
+            sent: Sent::Pending,
+            trouble: self.trouble_for(hook.id, "ping", None),
+            unheard: false,
+        };
+        self.send_after(self.setup.delivery_delay, delivery);
+    }
+
     /// A hook, to be changed.
     pub fn hook_mut(&mut self, id: u64) -> Option<&mut Hook> {
         self.hooks.get_mut(&id)

@@ -143,6 +143,11 @@ impl State {
         id
     }
 
+    /// A group, to be changed.
+    pub fn group_mut(&mut self, id: u64) -> Option<&mut Group> {
+        self.groups.get_mut(&id)
+    }
+
     pub(super) fn group_name(&self, id: u64) -> String {
         match id {
             1 => "Default".to_owned(),

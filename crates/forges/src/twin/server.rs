@@ -202,7 +202,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// The connection is to be closed without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the simulated answer is lost")]
-struct Lost;
+pub(super) struct Lost;
 
 async fn answer(
     shared: Arc<Shared>,
@@ -255,7 +255,7 @@ async fn answer(
     response.body(Full::new(Bytes::from(reply.body))).map_err(|_| Lost)
 }
 
-async fn read(request: hyper::Request<Incoming>) -> Result<Request, Lost> {
+pub(super) async fn read(request: hyper::Request<Incoming>) -> Result<Request, Lost> {
     let (parts, body) = request.into_parts();
     let headers = parts
         .headers

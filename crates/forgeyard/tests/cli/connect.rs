@@ -1,4 +1,5 @@
-//! `forge connect github` against the *simulated* GitHub: the page, the click, the callback, the files.
+//! `forge connect github` and `forge doctor` against the *simulated* GitHub: the page, the click, the callback, the files; then
+//! what the doctor says of what was made.
 
 use crate::rig::{Said, alone, program};
 use forgeyard_forges::github::needs;
@@ -226,4 +227,51 @@ fn what_cannot_work_is_refused_before_anything_is_asked() {
     let asked: Value = serde_json::from_str(&asked).unwrap();
     assert_eq!(asked["page"], "https://github.com/settings/apps/new");
     assert_eq!(asked["manifest"]["default_permissions"]["administration"], "write");
+}
+
+/// From nothing to a connection that is proved: an App by one click, installed, and a doctor who finds nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_connect_makes_is_whole_by_the_doctors_word_and_what_is_missing_ends_with_1() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    let now = forgeyard_model::Timestamp::from_micros(i64::try_from(now).unwrap());
+    let mut twin = Twin::start(Setup { now, ..Setup::enterprise_server() }).await.unwrap();
+    twin.run_freely(1);
+    twin.with(|state| (state.add_organization("conda"), state.add_repository("conda/feedstock")));
+    let world = World { twin, ..World::new().await };
+    let config = world.path("forgeyard.toml");
+    fs_err::write(
+        &config,
+        "[[repositories]]\nforge = \"github\"\nid = 500001\nname = \"conda/feedstock\"\n\
+         source = \"https://git.example/conda/feedstock.git\"\nprotected = []\nchannel = \"gpu\"\n",
+    )
+    .unwrap();
+    let waiting = world.start(&["--config", &config]);
+    let back = world.click(&waiting.page).await;
+    assert_eq!(world.open(&back).await.0, 200);
+    waiting.end().ends(0);
+    let doctor = ["forge", "doctor", "--config", &config, "--json"];
+    // The step that a person may forget.
+    let told: Value = serde_json::from_str(&alone(&doctor).ends(1).out).unwrap();
+    let bad = |told: &Value| -> Vec<String> {
+        let findings = told["forges"][0]["findings"].as_array().unwrap();
+        let bad = findings.iter().filter(|one| one["verdict"] == "bad");
+        bad.map(|one| one["check"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(
+        (bad(&told), told["good"].as_bool()),
+        (vec!["installation".to_owned()], Some(false)),
+        "{told}"
+    );
+    world.twin.with(|state| {
+        let org = state.app(1_001).unwrap().owner;
+        state.install(1_001, org, None)
+    });
+    let told: Value = serde_json::from_str(&alone(&doctor).ends(0).out).unwrap();
+    assert_eq!(bad(&told), Vec::<String>::new(), "{told}");
+    let said = alone(&["forge", "doctor", "--config", &config]).ends(0).out;
+    assert!(said.contains("runner.mint") && said.contains(" good, 0 bad"), "{said}");
+    assert_eq!(world.twin.with(|state| state.runners().count()), 0);
+    alone(&["forge", "doctor", "ghes", "--config", &config])
+        .ends(2)
+        .names(&["no forge `ghes`", "forge connect"]);
 }

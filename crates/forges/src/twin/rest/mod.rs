@@ -42,7 +42,11 @@ impl State {
         self.limit_headers(&caller, path, &mut reply);
         self.numbers.timer += 1;
         let id = format!("5150:C0DE:{:06X}", self.numbers.timer);
-        reply.with("x-github-request-id", id).with("server", "simulated-github")
+        let now =
+            jiff::Timestamp::from_microsecond(self.now.as_micros()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        let date =
+            jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&now).unwrap_or_default();
+        reply.with("x-github-request-id", id).with("server", "simulated-github").with("date", date)
     }
 
     fn rest_call(&mut self, request: &Request, path: &str) -> Result<Reply, Reply> {

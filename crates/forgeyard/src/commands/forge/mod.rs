@@ -1,6 +1,7 @@
 //! `forgeyard forge`: connections to code hosts. `connect` makes one, `doctor` looks whether it does all that it should.
 
 mod connect;
+mod doctor;
 mod files;
 mod page;
 
@@ -14,6 +15,9 @@ pub enum ForgeCommand {
     /// Connect a forge to the farm.
     #[command(subcommand)]
     Connect(ConnectCommand),
+    /// Prove that a connection does all that it should: key, permissions, webhook, a runner really made and deleted.
+    /// Exit code 1 when something is bad.
+    Doctor(doctor::DoctorArgs),
 }
 
 /// What can be connected.
@@ -27,5 +31,6 @@ pub enum ConnectCommand {
 pub async fn run(command: ForgeCommand) -> Result<ExitCode> {
     match command {
         ForgeCommand::Connect(ConnectCommand::Github(args)) => connect::run(args).await,
+        ForgeCommand::Doctor(args) => doctor::run(args).await,
     }
 }
