@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::response::Redirect;
 use forgeyard_model::input::Input;
 use forgeyard_model::principal::Role;
-use forgeyard_model::{DeviceId, JobId, LeaseId, RunnerId, SiteId};
+use forgeyard_model::{DeviceId, JobId, LeaseId, PoolName, RunnerId, SiteId};
 use serde::Deserialize;
 
 type Done = Result<Redirect, HttpError>;
@@ -97,11 +97,34 @@ pub(super) struct Drain {
     drain: String,
 }
 
+impl Drain {
+    fn wish(&self) -> Result<bool, HttpError> {
+        match self.drain.as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(invalid("form.drain", "the field drain is true or false")),
+        }
+    }
+}
+
 pub(super) async fn drain(State(app): State<App>, Named(site): Named<SiteId>, form: Form<Drain>) -> Done {
-    let drain = match form.fields.drain.as_str() {
-        "true" => true,
-        "false" => false,
-        _ => return Err(invalid("form.drain", "the field drain is true or false")),
-    };
+    let drain = form.fields.wish()?;
     act(&app, &form, Role::Operator, Input::DrainSite { site, drain }, routes::SITES).await
+}
+
+pub(super) async fn drain_pool(
+    State(app): State<App>,
+    Named(pool): Named<PoolName>,
+    form: Form<Drain>,
+) -> Done {
+    let drain = form.fields.wish()?;
+    act(&app, &form, Role::Operator, Input::DrainPool { pool, drain }, routes::POOLS).await
+}
+
+pub(super) async fn reset_pool(
+    State(app): State<App>,
+    Named(pool): Named<PoolName>,
+    form: Form<Nothing>,
+) -> Done {
+    act(&app, &form, Role::Operator, Input::ResetPool { pool }, routes::POOLS).await
 }

@@ -55,6 +55,7 @@ pub fn routes() -> Routes {
         .route("/channel/{name}", get(pages::channel))
         .route("/environments", get(pages::environments))
         .route("/environments/{id}", get(pages::environment))
+        .route("/pools", get(pages::pools))
         .route("/access", get(pages::access))
         .route("/deliveries", get(pages::deliveries))
         .route("/audit", get(pages::audit))
@@ -70,6 +71,8 @@ pub fn routes() -> Routes {
         .route("/leases/{id}/write-off", form(post(actions::write_off)))
         .route("/runners/{id}/keep", form(post(actions::keep)))
         .route("/sites/{id}/drain", form(post(actions::drain)))
+        .route("/pools/{name}/drain", form(post(actions::drain_pool)))
+        .route("/pools/{name}/reset", form(post(actions::reset_pool)))
 }
 
 /// The frame of a page for this caller.
