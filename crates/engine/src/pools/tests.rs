@@ -446,12 +446,13 @@ fn a_machine_that_waited_long_is_replaced_and_one_that_broke_is_not_counted() {
 
 #[test]
 fn what_cannot_work_is_refused_when_the_configuration_is_read() {
-    let wrong = |change: &dyn Fn(&mut forgeyard_model::config::FarmConfig)| {
+    type Change<'a> = &'a dyn Fn(&mut forgeyard_model::config::FarmConfig);
+    let wrong = |change: Change<'_>| {
         let mut config = Desk::new().config;
         change(&mut config);
         super::check::pools(&config).unwrap_err().to_string()
     };
-    let cases: [(&dyn Fn(&mut forgeyard_model::config::FarmConfig), &str); 7] = [
+    let cases: [(Change<'_>, &str); 7] = [
         (&|config| config.pools[0].launches.burst = 0, "never start a machine"),
         (&|config| config.pools[0].min = 9, "at most"),
         (
