@@ -1,6 +1,7 @@
 //! Claims about demand. A claim that answers a public report is named after it.
 
 pub(crate) mod desk;
+mod docker;
 mod gate;
 mod ledger;
 mod registrations;
