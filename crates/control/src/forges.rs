@@ -6,7 +6,7 @@
 use forgeyard_forges::github::scaleset::ScaleSets;
 use forgeyard_forges::github::{Github, RepositoryPath, Target};
 use forgeyard_model::forge::Repository;
-use forgeyard_model::{Explanation, ForgeName};
+use forgeyard_model::{Explanation, ForgeName, Secret};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -107,9 +107,12 @@ impl Connection {
     }
 }
 
-/// All connections, by the name of the forge. Cheap to clone.
+/// All connections, by the name of the forge, and what their webhooks are signed with. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Connections(Arc<BTreeMap<ForgeName, Arc<Connection>>>);
+pub struct Connections {
+    all: Arc<BTreeMap<ForgeName, Arc<Connection>>>,
+    secrets: Arc<BTreeMap<ForgeName, Vec<Secret>>>,
+}
 
 impl Connections {
     /// Of these. The last one of a name counts.
@@ -117,12 +120,31 @@ impl Connections {
         let all = all
             .into_iter()
             .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
-        Self(Arc::new(all.collect()))
+        Self { all: Arc::new(all.collect()), secrets: Arc::default() }
+    }
+
+    /// The same, which trusts webhooks of this forge that are signed with any of these. Each App has its own secret, and
+    /// a secret of one forge proves nothing at another.
+    #[must_use]
+    pub fn trusting(mut self, forge: ForgeName, secrets: impl IntoIterator<Item = Secret>) -> Self {
+        Arc::make_mut(&mut self.secrets).entry(forge).or_default().extend(secrets);
+        self
+    }
+
+    /// What webhooks of this forge may be signed with.
+    pub fn webhook_secrets(&self, forge: &ForgeName) -> &[Secret] {
+        self.secrets.get(forge).map_or(&[], Vec::as_slice)
+    }
+
+    /// Names of the forges that are connected or may send webhooks.
+    pub fn names(&self) -> impl Iterator<Item = &ForgeName> {
+        let silent = self.all.keys().filter(|name| !self.secrets.contains_key(name));
+        self.secrets.keys().chain(silent)
     }
 
     /// The connection to a forge, or what a person does to have one.
     pub fn of(&self, forge: &ForgeName) -> Result<&Arc<Connection>, Explanation> {
-        self.0.get(forge).ok_or_else(|| {
+        self.all.get(forge).ok_or_else(|| {
             let text = format!("no connection to the forge `{forge}` is configured");
             Explanation::new("forge.not_connected", text).fix(format!(
                 "declare it in forgeyard.toml: `[[forges]]` with `name = \"{forge}\"`, and `[[forges.apps]]` with the \
@@ -133,6 +155,6 @@ impl Connections {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Connection>> {
-        self.0.values()
+        self.all.values()
     }
 }

@@ -343,7 +343,12 @@ impl State {
             }
         }
         let wanted = |row: &Row| match row {
-            Row::Site(_) | Row::Device(_) | Row::Channel(_) | Row::Token(_) | Row::Pool(_) => true,
+            Row::Site(_)
+            | Row::Device(_)
+            | Row::Channel(_)
+            | Row::Token(_)
+            | Row::Pool(_)
+            | Row::Ledger(_) => true,
             Row::Delivery(delivery) => lately(row) || started.contains(delivery.guid.as_str()),
             Row::Demand(_) | Row::Pipeline(_) | Row::Job(_) | Row::Attempt(_) | Row::Artifact(_) => {
                 parent(row).is_some_and(|key| owners.contains(&key))

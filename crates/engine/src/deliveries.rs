@@ -4,7 +4,7 @@
 //! the same trigger is not started again.
 
 use crate::tx::{Tx, missing};
-use crate::{demand, gate};
+use crate::{demand, gate, queue};
 use forgeyard_model::access::Decision;
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::delivery::{Delivery, DeliveryState};
@@ -216,6 +216,7 @@ pub(crate) fn blank_job(
     Job {
         id,
         owner,
+        account: queue::account_of(tx.farm(), owner),
         key: key.to_owned(),
         kind,
         spec: None,

@@ -1,23 +1,27 @@
 //! Which queued job goes where. Claim before touch: attempt, runner and lease are rows before a site hears of them.
 //!
-//! First in, first out. A job that finds no place keeps the reason, and does not stop the jobs behind it.
+//! In the order of [`queue`]. A job that finds no place keeps the reason, and stops the jobs behind it only from what is
+//! kept for it.
 
 use crate::demand;
 use crate::farm::Farm;
 use crate::lifecycle::JobEvent;
 use crate::pools::{self, canary, launch, schedule, warm};
+use crate::queue::{self, reserve::Look};
 use crate::tx::Tx;
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Job, JobSpec, JobState};
+use forgeyard_model::ledger::Stake;
 use forgeyard_model::resources::{Flavor, GpuRequest, Image, Isolation, Limit, Pool};
 use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::site::Site;
 use forgeyard_model::{
-    AttemptId, DeviceId, Explanation, FlavorName, Id, JobId, LeaseId, Owner, PoolName, RunnerId, SiteId,
-    SiteName, deadline,
+    AttemptId, DeviceId, Explanation, FlavorName, Id, LeaseId, Owner, PoolName, RunnerId, SiteId, SiteName,
+    deadline,
 };
 use std::collections::BTreeSet;
 
@@ -27,6 +31,7 @@ struct Place<'a> {
     pool: &'a Pool,
     flavor: &'a Flavor,
     machine: Machine,
+    stake: Stake,
 }
 
 /// The machine of a place.
@@ -49,6 +54,8 @@ struct Wish {
     isolation: Isolation,
     avoid: BTreeSet<String>,
     pools: Vec<PoolName>,
+    /// Where there are budgets.
+    repository: Option<RepositoryKey>,
     /// Pools that may serve it, where canaries make that a matter of the job itself.
     candidates: Vec<PoolName>,
 }
@@ -64,6 +71,7 @@ impl Wish {
             isolation: isolation(farm, job),
             avoid: job.avoid.clone(),
             pools: spec.pools.clone(),
+            repository: payer(tx.config(), job).cloned(),
             candidates: candidates(tx, job),
         })
     }
@@ -76,10 +84,16 @@ impl Wish {
                 && self.needs == spec.needs
                 && self.avoid == job.avoid
                 && self.pools == spec.pools
+                && self.repository.as_ref() == payer(tx.config(), job)
                 && self.isolation == isolation(farm, job)
                 && self.candidates == candidates(tx, job)
         })
     }
+}
+
+fn payer<'a>(config: &FarmConfig, job: &'a Job) -> Option<&'a RepositoryKey> {
+    let account = job.account.as_ref().filter(|_| !config.queue.budgets.is_empty());
+    account.map(|account| &account.repository)
 }
 
 fn candidates(tx: &Tx<'_>, job: &Job) -> Vec<PoolName> {
@@ -109,11 +123,18 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     if tx.farm().index.queue.is_empty() {
         return Ok(());
     }
-    let queue: Vec<JobId> = tx.farm().index.queue.iter().map(|(_, id)| *id).collect();
+    let mut look = Look::default();
     let mut refused: Vec<(Wish, Explanation)> = Vec::new();
-    for id in queue {
+    for queue::order::Placed { job: id, .. } in queue::order::order(tx.farm(), tx.config(), tx.now()) {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
+        if let Err(reason) = queue::caps::check(farm, tx.config(), job.account.as_ref()) {
+            if !waits_for(job, &reason) {
+                let job = job.clone();
+                wait(tx, job, reason);
+            }
+            continue;
+        }
         if let Some((_, reason)) = refused.iter().find(|(wish, _)| wish.is_of(tx, job)) {
             if !waits_for(job, reason) {
                 let (job, reason) = (job.clone(), reason.clone());
@@ -122,13 +143,16 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             continue;
         }
         let Some(spec) = &job.spec else { continue };
-        match find(tx, job, spec) {
+        match find(tx, job, spec, &mut look) {
             Ok(place) => {
                 let job = job.clone();
+                look.took(place.site, place.flavor.memory_mib, look.ends);
                 claim(tx, job, place)?;
             }
             Err(reason) => {
-                let wish = Wish::of(tx, job);
+                look.refused(tx, job, &reason);
+                // Where something is kept for another, a shorter job with the same wish may find a place.
+                let wish = Wish::of(tx, job).filter(|_| reason.code != "queue.reserved");
                 if !waits_for(job, &reason) {
                     let (job, reason) = (job.clone(), reason.clone());
                     wait(tx, job, reason);
@@ -164,15 +188,9 @@ pub(crate) struct Wants<'a> {
     pub(crate) gpu: Option<&'a GpuRequest>,
 }
 
-fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explanation> {
+fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec, look: &mut Look) -> Result<Place<'a>, Explanation> {
     let config: &'a FarmConfig = tx.config();
     let farm = tx.farm();
-    if farm.index.live_attempts.len() >= config.max_running as usize {
-        return Err(Explanation::new(
-            "queue.farm_full",
-            format!("{} attempts run, which is the cap of the farm", config.max_running),
-        ));
-    }
     let flavor = config.flavor(&spec.flavor).ok_or_else(|| {
         Explanation::new("queue.no_flavor", format!("flavor {} is not configured", spec.flavor))
             .fix("declare it in forgeyard.toml")
@@ -183,7 +201,7 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
         let runners = spec.forge_runner.is_some();
         let gpu = if runners { flavor.gpu.as_ref() } else { spec.gpu.as_ref() };
         let wants = Wants { flavor, needs: &spec.needs, gpu };
-        match in_pool(tx, job, (pool, flavor), isolation, &wants) {
+        match in_pool(tx, job, (pool, flavor), isolation, &wants, look) {
             Ok(place) => return Ok(place),
             Err(refusals) => reasons.extend(refusals),
         }
@@ -198,6 +216,7 @@ fn in_pool<'a>(
     (pool, flavor): (&'a Pool, &'a Flavor),
     isolation: Isolation,
     wants: &Wants<'_>,
+    look: &mut Look,
 ) -> Result<Place<'a>, Vec<Explanation>> {
     let farm = tx.farm();
     if pool.isolation < isolation {
@@ -210,11 +229,16 @@ fn in_pool<'a>(
     if let Some(reason) = pools::drained(farm, pool) {
         return Err(vec![reason]);
     }
+    let config = tx.config();
+    let stake = queue::ledger::stake(farm, config, job, pool, flavor, wants.gpu.map_or(0, |gpu| gpu.count));
+    queue::budget::check(farm, config, tx.now(), job.account.as_ref(), &stake)
+        .map_err(|reason| vec![reason])?;
+    look.ends = tx.now().plus(std::time::Duration::from_secs(stake.expected.unwrap_or(stake.seconds)));
     let counted = counted(tx, job);
-    if let Some(id) = warm::suiting(tx, pool, wants, job, counted)
+    if let Some(id) = warm::suiting(tx, pool, wants, job, counted, look)
         && let Some(runner) = farm.runners.get(&id)
     {
-        return Ok(Place { site: runner.site, pool, flavor, machine: Machine::Waiting(id) });
+        return Ok(Place { site: runner.site, pool, flavor, machine: Machine::Waiting(id), stake });
     }
     // Machines that failed, or are kept for an autopsy, are no machines of the pool any more (ARC 4168).
     let most = schedule::terms(pool, tx.now()).max;
@@ -234,9 +258,9 @@ fn in_pool<'a>(
     });
     let mut reasons = Vec::new();
     for site in sites {
-        match fits(tx, site, pool, wants) {
+        match fits(tx, site, pool, wants, look) {
             Ok(devices) => {
-                return Ok(Place { site: site.id, pool, flavor, machine: Machine::New { devices } });
+                return Ok(Place { site: site.id, pool, flavor, machine: Machine::New { devices }, stake });
             }
             Err(reason) => reasons.push(reason),
         }
@@ -273,13 +297,14 @@ fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
 
 fn rank(code: &str) -> u8 {
     match code {
-        "queue.device_busy" | "queue.host_full" | "queue.pool_full" => 0,
+        "queue.device_busy" | "queue.host_full" | "queue.pool_full" | "queue.reserved" => 0,
         "queue.launch_pace"
         | "queue.breaker_probing"
         | "queue.breaker_open"
         | "queue.pool_draining"
         | "queue.site_silent"
-        | "queue.site_draining" => 1,
+        | "queue.site_draining"
+        | "queue.budget" => 1,
         "queue.device_sick" => 2,
         _ => 3,
     }
@@ -291,6 +316,7 @@ pub(crate) fn fits(
     site: &Site,
     pool: &Pool,
     wants: &Wants<'_>,
+    look: &Look,
 ) -> Result<Vec<DeviceId>, Explanation> {
     let Wants { flavor, needs, gpu } = *wants;
     let name = &site.name;
@@ -343,9 +369,10 @@ pub(crate) fn fits(
             ),
         );
     }
+    look.memory(site, flavor.memory_mib)?;
     match gpu {
         None => Ok(Vec::new()),
-        Some(request) => choose_devices(tx, site, request),
+        Some(request) => choose_devices(tx, site, request, look),
     }
 }
 
@@ -365,7 +392,12 @@ pub(crate) fn suits(device: &Device, request: &GpuRequest) -> bool {
             || device.facts.compute_capability >= request.min_compute_capability)
 }
 
-fn choose_devices(tx: &Tx<'_>, site: &Site, request: &GpuRequest) -> Result<Vec<DeviceId>, Explanation> {
+fn choose_devices(
+    tx: &Tx<'_>,
+    site: &Site,
+    request: &GpuRequest,
+    look: &Look,
+) -> Result<Vec<DeviceId>, Explanation> {
     let here: Vec<&Device> = tx.farm().devices.values().filter(|device| device.site == site.id).collect();
     let suitable: Vec<&&Device> = here.iter().filter(|device| suits(device, request)).collect();
     let wanted = request.count as usize;
@@ -381,10 +413,15 @@ fn choose_devices(tx: &Tx<'_>, site: &Site, request: &GpuRequest) -> Result<Vec<
     }
     let mut ready: Vec<&&Device> =
         suitable.iter().copied().filter(|device| device.state == DeviceState::Ready).collect();
+    let free = ready.len();
+    ready.retain(|device| look.allows(device));
     if ready.len() >= wanted {
         // The device that has rested longest: wear and heat are spread, and a sick one is found sooner.
         ready.sort_by_key(|device| (device.since, device.id));
         return Ok(ready.into_iter().take(wanted).map(|device| device.id).collect());
+    }
+    if free >= wanted {
+        return Err(look.kept_devices(site.id));
     }
     let sick =
         suitable.iter().filter(|device| matches!(device.state, DeviceState::Quarantined { .. })).count();
@@ -482,6 +519,8 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         id: attempt_id,
         job: job.id,
         owner: job.owner,
+        stake: Some(Box::new(place.stake)),
+        account: job.account.clone().or_else(|| queue::account_of(tx.farm(), job.owner)),
         fence,
         runner: runner_id,
         site: place.site,

@@ -271,14 +271,6 @@ fn end_lease(
         // The machine's own absence has not been reported: the confirmation is early and will come again.
         return Ok(());
     }
-    // What a machine held while it waited, and got no work, is nobody's use but the farm's.
-    let attempt = lease.attempt.map(|id| tx.attempt(id)).transpose()?;
-    let repository = attempt.map_or(0, |attempt| tx.farm().repository_of(attempt.owner));
-    let subject = lease.attempt.map_or_else(|| lease.runner.to_string(), |id| id.to_string());
-    let held = tx.now().since(lease.claimed_at);
-    let micros =
-        u64::try_from(held.as_micros()).unwrap_or(u64::MAX).saturating_mul(lease.devices.len() as u64);
-    tx.usage("gpu_micros", micros, subject, repository);
     for id in lease.devices.clone() {
         let device = tx.device(id)?;
         let trouble = sick.iter().find(|(sick, _)| *sick == id).map(|(_, text)| text.clone());

@@ -12,6 +12,7 @@ use crate::environment::Environment;
 use crate::input::JournalEntry;
 use crate::job::Job;
 use crate::lease::Lease;
+use crate::ledger::LedgerRow;
 use crate::pipeline::Pipeline;
 use crate::pool::PoolRecord;
 use crate::principal::{ApiToken, Principal};
@@ -54,6 +55,8 @@ pub enum Row {
     Token(ApiToken),
     /// What is remembered of a pool.
     Pool(PoolRecord),
+    /// A row of the ledger.
+    Ledger(LedgerRow),
 }
 
 macro_rules! rows {
@@ -79,6 +82,7 @@ macro_rules! rows {
 type Effect = PendingEffect;
 type Token = ApiToken;
 type Pool = PoolRecord;
+type Ledger = LedgerRow;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -96,6 +100,7 @@ rows! {
     Effect: "effect", |row| row.id.to_string();
     Token: "token", |row| row.digest.to_string();
     Pool: "pool", |row| row.name.to_string();
+    Ledger: "ledger", |row| row.key.clone();
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.
@@ -126,7 +131,7 @@ pub struct EventRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageFact {
-    /// What was used: `runner_micros`, `gpu_micros`, `artifact_bytes`.
+    /// What was used: `runner_micros`, `gpu_micros`, `money_millionths`, `artifact_bytes`.
     pub what: String,
     /// How much, in the unit that the name carries.
     pub amount: u64,

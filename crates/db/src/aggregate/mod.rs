@@ -11,6 +11,7 @@ mod effect;
 mod environment;
 mod job;
 pub(crate) mod lease;
+mod ledger;
 mod pipeline;
 mod pool;
 mod runner;
@@ -31,6 +32,7 @@ use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
+use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::pool::PoolRecord;
 use forgeyard_model::principal::ApiToken;
@@ -91,6 +93,7 @@ aggregates! {
     Effect: PendingEffect;
     Token: ApiToken;
     Pool: PoolRecord;
+    Ledger: LedgerRow;
 }
 
 fn unknown(kind: &str) -> Error {

@@ -17,6 +17,7 @@ use super::{drained, launch, machines, schedule};
 use crate::farm::Farm;
 use crate::lifecycle::{DeviceEvent, LeaseEvent, RunnerEvent};
 use crate::placement::{self, Wants};
+use crate::queue::reserve::Look;
 use crate::spec;
 use crate::tx::{Tx, missing};
 use forgeyard_model::device::DeviceState;
@@ -64,6 +65,7 @@ pub(crate) fn suiting(
     wants: &Wants<'_>,
     job: &Job,
     counted: Option<&BTreeSet<SiteName>>,
+    look: &Look,
 ) -> Option<RunnerId> {
     let image = tx.config().image(&pool.image)?;
     let suits = |runner: &&Runner| {
@@ -72,7 +74,7 @@ pub(crate) fn suiting(
             && runner.state == RunnerState::Ready
             && alike(runner, pool, wants.flavor, image)
             && there(tx, runner, wants, job, counted)
-            && devices_suit(tx, runner, wants.gpu)
+            && devices_suit(tx, runner, wants.gpu, look)
     };
     machines(tx.farm(), &pool.name)
         .filter(suits)
@@ -97,7 +99,7 @@ fn there(
 }
 
 /// The machine holds exactly the devices that are asked for, and they are still good.
-fn devices_suit(tx: &Tx<'_>, runner: &Runner, gpu: Option<&GpuRequest>) -> bool {
+fn devices_suit(tx: &Tx<'_>, runner: &Runner, gpu: Option<&GpuRequest>, look: &Look) -> bool {
     let lease = match &runner.work {
         RunnerWork::Warm { lease, .. } => lease.and_then(|id| tx.farm().leases.get(&id)),
         RunnerWork::Attempt(_) | RunnerWork::Handed { .. } => return false,
@@ -109,6 +111,7 @@ fn devices_suit(tx: &Tx<'_>, runner: &Runner, gpu: Option<&GpuRequest>) -> bool 
                 && lease.devices.iter().filter_map(|id| tx.farm().devices.get(id)).all(|device| {
                     device.state == DeviceState::Leased { lease: lease.id }
                         && placement::suits(device, request)
+                        && look.allows(device)
                 })
         }
         (None, Some(_)) | (Some(_), None) => false,
@@ -344,7 +347,7 @@ fn make(tx: &mut Tx<'_>, pool: &Pool) -> Result<bool, Refusal> {
     let needs = spec::needs(flavor.network);
     let wants = Wants { flavor, needs: &needs, gpu: flavor.gpu.as_ref() };
     let found = tx.farm().sites.values().find_map(|site| {
-        let devices = placement::fits(tx, site, pool, &wants).ok()?;
+        let devices = placement::fits(tx, site, pool, &wants, &Look::default()).ok()?;
         Some((site.id, devices))
     });
     let Some((site, devices)) = found else { return Ok(false) };

@@ -9,7 +9,12 @@ use super::state::State;
 use forgeyard_model::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// A way to call without sockets: none is a lost answer. Whoever gives it plays the network, and time.
+pub type Direct = Arc<dyn Fn(Request) -> Pin<Box<dyn Future<Output = Option<Reply>> + Send>> + Send + Sync>;
 
 /// A call.
 #[derive(Debug, Clone, Default)]
@@ -255,6 +260,9 @@ impl State {
     fn dispatch(&mut self, request: &Request) -> Outcome {
         if let Some(path) = request.path.strip_prefix(&self.setup.actions_path.clone()) {
             return self.actions_service(request, path);
+        }
+        if let Some(page) = self.page(request) {
+            return Outcome::Answer(page);
         }
         let prefix = self.setup.api_prefix.clone();
         let Some(path) = request.path.strip_prefix(&prefix) else {

@@ -9,6 +9,7 @@ pub mod demand;
 pub mod device;
 pub mod doctor;
 pub mod environment;
+pub mod forge;
 pub mod image;
 pub mod job;
 pub mod lease;

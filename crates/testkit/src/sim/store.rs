@@ -60,7 +60,8 @@ impl Touched {
             | Row::Environment(_)
             | Row::Effect(_)
             | Row::Token(_)
-            | Row::Pool(_) => {}
+            | Row::Pool(_)
+            | Row::Ledger(_) => {}
         }
     }
 }
@@ -111,5 +112,6 @@ fn known(farm: &Farm, row: &Row) -> u64 {
         Row::Effect(row) => of(farm, row),
         Row::Token(row) => of(farm, row),
         Row::Pool(row) => of(farm, row),
+        Row::Ledger(row) => of(farm, row),
     }
 }
