@@ -76,7 +76,9 @@ pub(crate) fn suiting(
             && there(tx, runner, wants, job, counted)
             && devices_suit(tx, runner, wants.gpu, look)
     };
-    machines(tx.farm(), &pool.name)
+    let waiting = tx.farm().index.warm.iter().filter_map(|id| tx.farm().runners.get(id));
+    waiting
+        .filter(|runner| runner.pool == pool.name)
         .filter(suits)
         .min_by_key(|runner| (runner.since, runner.id))
         .map(|it| it.id)
