@@ -240,7 +240,6 @@ fn in_pool<'a>(
     {
         return Ok(Place { site: runner.site, pool, flavor, machine: Machine::Waiting(id), stake });
     }
-    // Machines that failed, or are kept for an autopsy, are no machines of the pool any more (ARC 4168).
     let most = schedule::terms(pool, tx.now()).max;
     let taken = pools::machines(farm, &pool.name).filter(|runner| runner.state.takes_a_place()).count();
     if taken >= most as usize {

@@ -5,6 +5,7 @@ use crate::Farm;
 use crate::demand::tests::desk::Desk;
 use forgeyard_model::attempt::AttemptState;
 use forgeyard_model::device::{DeviceFacts, DeviceState};
+use forgeyard_model::forge::WorkflowJob;
 use forgeyard_model::input::{Input, RefusalKind, Reply};
 use forgeyard_model::job::JobState;
 use forgeyard_model::pool::{Breaker, BreakerRule, Canary, Keep, LaunchRate};
@@ -158,15 +159,20 @@ fn an_operator_has_a_pool_start_machines_again_at_once() {
 }
 
 #[test]
-fn arc_4168_a_machine_that_failed_takes_no_place_of_its_pool() {
+fn arc_4168_a_machine_that_is_kept_for_an_autopsy_takes_no_place_of_its_pool() {
     let mut desk = desk_with(|config| config.pools[0].max = 1);
     want(&mut desk, [1, 2]);
     assert_eq!(reasons(&desk.farm)[0].code, "queue.pool_full");
     let made = live(&desk.farm)[0].id;
-    not_made(&mut desk, &[made]);
-    // Its host has not confirmed that it is gone, and the next job has a place all the same.
-    assert_eq!(desk.farm.runners[&made].state.name(), "failed");
+    desk.give(Input::KeepRunner { runner: made, reason: "odd".to_owned() });
     assert_eq!(live(&desk.farm).iter().filter(|runner| runner.state.takes_a_place()).count(), 1);
+    // One that failed takes a place until its host says that it is gone, and no longer.
+    let second = live(&desk.farm).iter().find(|runner| runner.id != made).unwrap().id;
+    want(&mut desk, [3]);
+    not_made(&mut desk, &[second]);
+    assert!(reasons(&desk.farm).iter().any(|reason| reason.code == "queue.pool_full"));
+    gone(&mut desk);
+    assert!(live(&desk.farm).iter().any(|runner| runner.state.takes_a_place() && runner.id != second));
 }
 
 #[test]
@@ -182,8 +188,16 @@ fn a_drained_pool_gets_no_new_work_and_what_runs_there_goes_on() {
     assert!(reason.fix.as_ref().unwrap().contains("forgeyard pool resume small"), "{reason}");
     let busy = live(&desk.farm);
     assert!(busy.len() == 1 && busy[0].state.wanted(), "what runs there goes on");
+    // What another pool serves too goes there.
+    let labels = vec!["self-hosted".to_owned()];
+    desk.webhook(WorkflowJob { labels, ..crate::demand::tests::desk::report(3, "queued") });
+    assert_eq!(desk.runner(3).pool, name("large"));
+    // A control plane that starts again knows.
+    desk.farm = Farm::load(desk.farm.rows());
+    desk.give(Input::FarmStarted { epoch: 2 });
+    assert!(desk.farm.pools[&name("small")].drain.is_some());
     assert_eq!(desk.give(drain(false)), Reply::Done);
-    assert_eq!(live(&desk.farm).len(), 2);
+    assert_eq!(live(&desk.farm).len(), 3);
 }
 
 /// A canary beside `small` that is the same, for so many of a hundred jobs.

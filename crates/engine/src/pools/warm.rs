@@ -40,17 +40,18 @@ pub(crate) fn wanted(farm: &Farm, pool: &Pool, terms: Terms, now: Timestamp) -> 
         let used = farm.pools.get(&pool.name).and_then(|record| record.used_at);
         used.is_some_and(|used| now.since(used) < Duration::from_secs(u64::from(keep.minutes) * 60))
     });
-    let others =
-        machines(farm, &pool.name).filter(|runner| runner.state.takes_a_place() && !waits(runner)).count();
-    let others = u32::try_from(others).unwrap_or(u32::MAX);
-    let most = terms.max.saturating_sub(others);
-    let least = terms.min.saturating_sub(others);
+    let count = |of: fn(&Runner) -> bool| {
+        let found = machines(farm, &pool.name).filter(|runner| !waits(runner) && of(runner)).count();
+        u32::try_from(found).unwrap_or(u32::MAX)
+    };
+    let most = terms.max.saturating_sub(count(|runner| runner.state.takes_a_place()));
+    let least = terms.min.saturating_sub(count(|runner| runner.state.serves()));
     terms.warm.max(kept.map_or(0, |keep| keep.count)).max(least).min(most)
 }
 
 /// Whether a machine waits for work, or is being made to.
 fn waits(runner: &Runner) -> bool {
-    runner.work.is_warm() && runner.state.takes_a_place() && runner.state.wanted()
+    runner.work.is_warm() && runner.state.serves()
 }
 
 /// Whether a machine is what would be made for a pool now.
