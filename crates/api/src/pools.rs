@@ -27,7 +27,7 @@ pub struct PoolView {
     pub ready: u32,
     /// Machines that are being made to wait for work.
     pub coming: u32,
-    /// Machines that take no place any more: failed, being removed, kept for an autopsy.
+    /// Machines that serve nobody any more: failed, being removed, kept for an autopsy.
     pub leaving: u32,
     /// Jobs that wait and might get a place there.
     pub waiting: u32,

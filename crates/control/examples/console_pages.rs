@@ -8,7 +8,7 @@ mod farm;
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_control::console::{
     Shell, Theme, access, artifacts, assets, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, job, log::LogWindow, pipeline, pipelines, queue, sites, status, terms,
+    environments, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::principal::Role;
@@ -127,6 +127,7 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
         ("terms", terms::terms(shell, &farm::terms("tomas-dev"))),
         ("queue", queue::queue(shell, &farm::queue())),
         ("queue-empty", queue::queue(shell, &[])),
+        ("pools", pools::pools(shell, &farm::pools())),
         ("deliveries", deliveries::deliveries(shell, &farm::deliveries(), &pager)),
         ("audit", audit::audit(shell, &farm::events(), "", &pager)),
         ("status", status::status(stranger, &farm::status(true))),

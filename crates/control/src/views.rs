@@ -14,6 +14,7 @@ use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
+use forgeyard_model::pool::Breaker;
 use forgeyard_model::{ArtifactId, DemandId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
 use std::collections::BTreeMap;
 
@@ -225,6 +226,17 @@ pub fn alarms(farm: &Farm, now: Timestamp) -> Vec<Explanation> {
             alarms.push(Explanation::new("device.quarantined", text).fix("see `forgeyard device list`"));
         }
     }
+    for record in farm.pools.values() {
+        if let Breaker::Open { .. } | Breaker::Probing { .. } = record.breaker {
+            let last = record.last_error.as_ref().map_or("unknown", |error| error.reason.message.as_str());
+            let text =
+                format!("pool {} starts no machine: the last ones did not come up: {last}", record.name);
+            alarms.push(
+                Explanation::new("pool.stopped", text)
+                    .fix(format!("see `forgeyard pool show {}`; its pause ends by itself", record.name)),
+            );
+        }
+    }
     let late = |since: Timestamp| now.since(since).as_secs() > 600;
     for (_, id) in &farm.index.live_leases {
         let Some(lease) = farm.leases.get(id) else { continue };
@@ -265,6 +277,7 @@ pub fn public_status(app: &App) -> Status {
             "site.silent" => "a site does not report",
             "device.quarantined" => "a device is quarantined",
             "lease.overdue" => "a lease takes long to end",
+            "pool.stopped" => "a pool starts no machine for a while",
             _ => "something is being tried again",
         };
         *alarm = Explanation::new(alarm.code.clone(), text);

@@ -58,6 +58,7 @@ fn registered(text: &str) -> Vec<(String, Method)> {
         let end = handlers.find(".layer(").unwrap_or(handlers.len());
         let path = match path.trim() {
             "agent::REDEEM" => agent::REDEEM,
+            "agent::WAIT" => agent::WAIT,
             "agent::HEARTBEAT" => agent::HEARTBEAT,
             "agent::LOG" => agent::LOG,
             "agent::BLOB" => agent::BLOB,
@@ -139,12 +140,13 @@ async fn answers_are_as_the_document_says() {
             path if path.starts_with("/api/v1/artifacts/") => {
                 view.artifacts.iter().map(|artifact| artifact.id.to_string()).collect()
             }
+            "/api/v1/pools/{name}" => vec!["local".to_owned()],
             // This farm has none.
             path if path.starts_with("/api/v1/demands/") => Vec::new(),
             _ => vec![String::new()],
         };
         for id in ids {
-            let path = route.path.replace("{id}", &id);
+            let path = route.path.replace("{id}", &id).replace("{name}", &id);
             let given = Answer::of(plane.get(&path)).await;
             assert_eq!(given.status, 200, "{path}");
             schema::fits(&document, &answer["schema"], &given.json(), &path).unwrap();

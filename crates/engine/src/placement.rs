@@ -84,7 +84,7 @@ impl Wish {
                 && self.needs == spec.needs
                 && self.avoid == job.avoid
                 && self.pools == spec.pools
-                && self.repository.as_ref() == payer(config, job)
+                && self.repository.as_ref() == payer(tx.config(), job)
                 && self.isolation == isolation(farm, job)
                 && self.candidates == candidates(tx, job)
         })

@@ -5,6 +5,7 @@ use crate::queue::predict::{Foresight, Outlook};
 use forgeyard_model::Explanation;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::job::{Hold, Job, JobState};
+use forgeyard_model::runner::RunnerWork;
 use forgeyard_model::verdict::{LogLine, Outcome, RetryPolicy};
 
 /// The answer.
@@ -32,10 +33,16 @@ pub fn why(seen: &Foresight<'_>, job: &Job) -> Answer {
             });
             (reason, "it is placed as soon as a machine that suits it is free".to_owned())
         }
-        JobState::Placed { attempt } => (
-            Explanation::new("job.placed", format!("a machine is being made for {attempt}")),
-            "the machine calls, then the job begins".to_owned(),
-        ),
+        JobState::Placed { attempt } => {
+            let runner = farm.attempts.get(attempt).and_then(|attempt| farm.runners.get(&attempt.runner));
+            let waited = runner.is_some_and(|runner| matches!(runner.work, RunnerWork::Handed { .. }));
+            let text = if waited {
+                format!("a machine that waited was given to {attempt}")
+            } else {
+                format!("a machine is being made for {attempt}")
+            };
+            (Explanation::new("job.placed", text), "the machine calls, then the job begins".to_owned())
+        }
         JobState::Starting { attempt } => (
             Explanation::new("job.starting", format!("the machine of {attempt} prepares the inputs")),
             "the first step begins when every input is there".to_owned(),

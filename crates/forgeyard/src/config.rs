@@ -231,11 +231,11 @@ fn check(config: &FarmConfig) -> Result<()> {
             ));
         }
     }
-    queue_rules(config)?;
     forgeyard_engine::pools::check::pools(config).map_err(|reason| {
         let fix = reason.fix.unwrap_or_else(|| "correct the configuration".to_owned());
-        Wrong::new(reason.message).fix(fix).into()
-    })
+        Wrong::new(reason.message).fix(fix)
+    })?;
+    queue_rules(config)
 }
 
 /// Rules of the queue must name what is there, and not contradict themselves.
@@ -324,6 +324,39 @@ mod tests {
         let config: FileConfig = toml_text::read("forgeyard.toml", &text).unwrap();
         let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
         assert!(error.contains("could not tell them apart"), "{error}");
+    }
+
+    #[test]
+    fn pools_of_the_page_about_pools_are_read() {
+        let declared = r#"
+            [[images]]
+            name = "host"
+            root = "host"
+            [use-flavors]
+            plan = "cpu"
+            build = "cpu"
+            test = "cpu"
+            gpu-test = "gpu-runner"
+        "#;
+        let flavor = |name: &str| {
+            format!(
+                "[[flavors]]\nname = \"{name}\"\ncpu-millis = 1000\nmemory-mib = 512\ndisk-mib = 512\ntime-limit-seconds = 60\n"
+            )
+        };
+        let page = include_str!("../../../docs/pools.md");
+        let (_, rest) = page.split_once("```toml\n").unwrap();
+        let (text, rest) = rest.split_once("```").unwrap();
+        let (fast, _) = rest.split_once("```toml\n").unwrap().1.split_once("```").unwrap();
+        // How fast a pool starts machines is written where the pool is.
+        let text = text.replacen("max = 16", &format!("max = 16\n{fast}"), 1);
+        let all = [declared, &flavor("cpu"), &flavor("gpu-runner"), &text].join("\n");
+        let file = toml_text::read::<FileConfig>("docs/pools.md", &all).unwrap();
+        let config = file.farm(HostSize { cpus: 4, memory_mib: 16384 }).unwrap();
+        assert_eq!((config.pools[0].schedule.len(), config.pools[0].launches.burst), (2, 20));
+        let wrong = all.replacen("America/Los_Angeles", "America/Lost_Angeles", 1);
+        let file = toml_text::read::<FileConfig>("docs/pools.md", &wrong).unwrap();
+        let error = file.farm(HostSize { cpus: 4, memory_mib: 16384 }).unwrap_err().to_string();
+        assert!(error.contains("America/Lost_Angeles"), "{error}");
     }
 
     #[test]

@@ -90,10 +90,16 @@ impl RunnerState {
         matches!(self, RunnerState::Requested | RunnerState::Creating | RunnerState::Booting)
     }
 
-    /// Whether it takes a place of its pool. One that failed, is being removed or is kept for an autopsy does not
-    /// (ARC 4168); the memory of its host it takes until it is gone.
+    /// Whether it has work, may get some, or is to have some: it is capacity. One that failed, is being removed or is kept
+    /// for an autopsy is none.
+    pub const fn serves(&self) -> bool {
+        self.wanted() && !matches!(self, RunnerState::Kept { .. })
+    }
+
+    /// Whether it takes a place of its pool: it may exist. One that is kept for an autopsy takes none, so that keeping it
+    /// costs nobody a machine (ARC 4168); the memory of its host it takes until it is gone.
     pub const fn takes_a_place(&self) -> bool {
-        self.wanted() && !matches!(self, RunnerState::Kept { .. }) || matches!(self, RunnerState::Draining)
+        self.live() && !matches!(self, RunnerState::Kept { .. })
     }
 
     /// Whether a machine may still exist.

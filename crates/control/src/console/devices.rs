@@ -24,13 +24,30 @@ pub struct DevicesView {
 }
 
 /// Links between devices and sites.
-pub fn subtabs(devices: bool) -> Markup {
+pub fn subtabs(here: Here) -> Markup {
+    let tabs = [
+        (Here::Devices, routes::DEVICES, "devices"),
+        (Here::Sites, routes::SITES, "sites"),
+        (Here::Pools, routes::POOLS, "pools"),
+    ];
     html! {
         nav.filters aria-label="Machines" {
-            a href=(routes::DEVICES) aria-current=[devices.then_some("true")] { "devices" }
-            a href=(routes::SITES) aria-current=[(!devices).then_some("true")] { "sites" }
+            @for (this, to, name) in tabs {
+                a href=(to) aria-current=[(this == here).then_some("true")] { (name) }
+            }
         }
     }
+}
+
+/// One of the pages about machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Here {
+    /// Devices.
+    Devices,
+    /// Sites.
+    Sites,
+    /// Pools.
+    Pools,
 }
 
 /// The page.
@@ -44,7 +61,7 @@ pub fn devices(shell: &Shell, view: &DevicesView, names: &Names) -> Markup {
                 h1 { "Devices" }
                 p.lead { "A device is leased only while a test runs on it, and comes back only after its site has reset and verified it." }
             }
-            (subtabs(true))
+            (subtabs(Here::Devices))
             @if view.devices.is_empty() {
                 (blocks::empty("No device yet", "Devices are reported by sites. A site without a GPU can offer the CPU as a simulated one.", &html! {
                     p { "See what this host would offer, and what is missing:" }

@@ -38,6 +38,7 @@ pub mod job;
 pub mod log;
 pub mod pipeline;
 pub mod pipelines;
+pub mod pools;
 pub mod queue;
 pub mod routes;
 pub mod shell;

@@ -1,7 +1,8 @@
 //! Addresses of pages and actions, in one place, so that a link and its route cannot drift apart unseen.
 
 use forgeyard_model::{
-    ArtifactId, ChannelName, DemandId, DeviceId, EnvironmentId, JobId, LeaseId, PipelineId, RunnerId, SiteId,
+    ArtifactId, ChannelName, DemandId, DeviceId, EnvironmentId, JobId, LeaseId, PipelineId, PoolName, RunnerId,
+    SiteId,
 };
 
 /// The list of pipelines; also the front page.
@@ -12,6 +13,8 @@ pub const QUEUE: &str = "/queue";
 pub const DEVICES: &str = "/devices";
 /// All sites.
 pub const SITES: &str = "/sites";
+/// All pools.
+pub const POOLS: &str = "/pools";
 /// All artifacts.
 pub const ARTIFACTS: &str = "/artifacts";
 /// All channels. Below `/channels` are the channels themselves, as conda clients see them.
@@ -130,6 +133,16 @@ pub fn runner_keep(id: RunnerId) -> String {
 /// Stop giving work to a site (POST, field `drain` = `true` or `false`).
 pub fn site_drain(id: SiteId) -> String {
     format!("{SITES}/{id}/drain")
+}
+
+/// Stop giving work to a pool (POST, field `drain` = `true` or `false`).
+pub fn pool_drain(name: &PoolName) -> String {
+    format!("{POOLS}/{name}/drain")
+}
+
+/// Have a pool start machines again (POST).
+pub fn pool_reset(name: &PoolName) -> String {
+    format!("{POOLS}/{name}/reset")
 }
 
 /// An artifact.

@@ -46,7 +46,7 @@ pub fn sites(shell: &Shell, rows: &[Site]) -> Markup {
                 h1 { "Sites" }
                 p.lead { "Hosts that make machines. A site dials out; it needs no open port." }
             }
-            (devices::subtabs(false))
+            (devices::subtabs(devices::Here::Sites))
             @if rows.is_empty() {
                 (blocks::empty("No site yet", "Nothing can run until a host has joined.", &html! {
                     p { "A farm on one machine brings its own site:" }

@@ -2,6 +2,7 @@
 
 use super::*;
 use forgeyard_api::people::{AccessAnswer, ApprovalAnswer, Outlook, QueueRow, SiteStatus, Status, TermsView};
+use forgeyard_api::pools::{PoolMoment, PoolView};
 use forgeyard_control::console::Names;
 use forgeyard_control::console::devices::DevicesView;
 use forgeyard_model::access::{Access, Decision, EventClass, Grant, GrantRepository};
@@ -567,4 +568,83 @@ pub fn terms(login: &str) -> TermsView {
         person: Some(forgeyard_model::forge::Person { id: 55_001, login: login.to_owned() }),
         accepted: 1,
     }
+}
+
+fn pool(name_of: &str, breaker: forgeyard_model::pool::Breaker) -> PoolView {
+    use forgeyard_model::pool::{LaunchRate, Terms};
+    let history = (0..96u32)
+        .map(|quarter| PoolMoment {
+            at: ago(86_400 - 880 * u64::from(quarter)),
+            busy: if (30..70).contains(&quarter) { 2 + quarter % 5 } else { quarter % 2 },
+            warm: if (30..70).contains(&quarter) { 2 } else { 1 },
+            waiting: if (40..50).contains(&quarter) { quarter - 38 } else { 0 },
+        })
+        .collect();
+    PoolView {
+        name: name(name_of),
+        provider: name("sandbox"),
+        isolation: Isolation::SharedKernel,
+        image: name("host"),
+        flavors: vec![name("cpu"), name("gpu-medium")],
+        labels: vec!["self-hosted".to_owned(), "linux".to_owned()],
+        busy: 3,
+        ready: 1,
+        coming: 1,
+        leaving: 0,
+        waiting: 2,
+        now: Terms { min: 0, warm: 2, max: 8, entry: None },
+        warm_wanted: 2,
+        next: None,
+        schedule: Vec::new(),
+        canary: None,
+        breaker,
+        launches: 97,
+        rate: LaunchRate::default(),
+        drain: None,
+        trouble: None,
+        last_error: None,
+        history,
+    }
+}
+
+/// A pool that works by a schedule, its canary that its breaker has stopped, one that is drained and new.
+pub fn pools() -> Vec<PoolView> {
+    use forgeyard_api::pools::PoolChange;
+    use forgeyard_model::pool::{Breaker, Canary, Day, LaunchError, PoolDrain, Schedule, Terms};
+    let mut steady = pool("sheds", Breaker::default());
+    steady.schedule = vec![Schedule {
+        days: Day::ALL.into(),
+        from: "22:00".parse().unwrap(),
+        to: "06:00".parse().unwrap(),
+        zone: "America/Los_Angeles".to_owned(),
+        min: Some(1),
+        warm: None,
+        max: Some(1),
+    }];
+    steady.next =
+        Some(PoolChange { at: after(NOW, 9_000), then: Terms { min: 1, warm: 0, max: 1, entry: Some(0) } });
+    let mut stopped = pool("sheds-next", Breaker::Open { until: after(NOW, 240), trips: 3 });
+    let error = Explanation::new(
+        "provider.quota",
+        "Quota exceeded for cores: Requested 8, but already used 96 of 96",
+    );
+    let runner = forgeyard_model::RunnerId::derive(site_id(1), "failed");
+    stopped.trouble = Some(
+        Explanation::new(
+            "queue.breaker_open",
+            "pool sheds-next starts no machine for four minutes, because the last ones did not come up",
+        )
+        .with(error.message.clone())
+        .fix("look at the host; `forgeyard pool reset sheds-next` lets it start machines at once"),
+    );
+    stopped.last_error = Some(LaunchError { at: ago(60), runner, reason: error.with("region 2") });
+    stopped.canary = Some(Canary { of: name("sheds"), percent: 10 });
+    let mut drained = pool("old", Breaker::default());
+    drained.drain = Some(PoolDrain { since: ago(400), by: "vera".to_owned() });
+    drained.trouble = Some(
+        Explanation::new("queue.pool_draining", "pool old gets no new work")
+            .fix("`forgeyard pool resume old`"),
+    );
+    drained.history.clear();
+    vec![steady, stopped, drained]
 }

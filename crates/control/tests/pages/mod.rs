@@ -7,7 +7,7 @@ use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_api::people::PipelineView;
 use forgeyard_control::console::{
     Names, Shell, access, artifacts, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, job, log::LogWindow, pipeline, pipelines, queue, sites, status, terms,
+    environments, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::attempt::AttemptState;
@@ -217,6 +217,14 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         row.next = text.to_owned();
         row.reason = explanation(text);
     }
+    let mut pooled = farm::pools();
+    for row in &mut pooled {
+        row.trouble = row.trouble.as_ref().map(|_| explanation(text));
+        if let Some(error) = &mut row.last_error {
+            error.reason = explanation(text);
+        }
+        row.schedule.iter_mut().for_each(|entry| entry.zone = text.to_owned());
+    }
     let mut events = farm::events();
     for event in &mut events {
         event.subject = text.to_owned();
@@ -260,6 +268,7 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         ("channel", channels::channel(shell, &channel)),
         ("channels", channels::channels(shell, std::slice::from_ref(&channel))),
         ("queue", queue::queue(shell, &waiting)),
+        ("pools", pools::pools(shell, &pooled)),
         ("deliveries", deliveries::deliveries(shell, &came, &Pager::default())),
         ("audit", audit::audit(shell, &events, text, &Pager::default())),
         ("access refused", access::access(shell, &rules, &question, Some(&answered(deny)), Some(text))),
@@ -289,6 +298,7 @@ pub fn empty_pages(shell: &Shell) -> Vec<(String, String)> {
         ("environments", environments::environments(shell, &[])),
         ("access", access::access(shell, &Access::default(), &access::Question::default(), None, None)),
         ("queue", queue::queue(shell, &[])),
+        ("pools", pools::pools(shell, &[])),
         ("deliveries", deliveries::deliveries(shell, &[], &none)),
         ("audit", audit::audit(shell, &[], "", &none)),
         ("audit of a thing", audit::audit(shell, &[], "job_x", &none)),

@@ -26,6 +26,7 @@ use forgeyard_model::access::{EventClass, Grant, GrantRepository};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
 use forgeyard_model::forge::Person;
 use forgeyard_model::input::{Input, Reply};
+use forgeyard_model::pool::LaunchRate;
 use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Pool, RunnerOffer, runner_program};
 use forgeyard_model::rules::{Caps, QueueRules};
 use forgeyard_model::{Digest, Secret, Timestamp};
@@ -213,21 +214,24 @@ fn repository_cap(settings: &Settings) -> u32 {
 
 fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]) -> FarmConfig {
     let base = build::config();
-    let pool = |kind: Kind| Pool {
-        runners: Some(RunnerOffer {
-            labels: [kind.label()].into(),
-            exact: false,
-            flavor: name(kind.name()),
-            program: runner_program(),
-        }),
-        ..Pool::new(
+    let pool = |kind: Kind| {
+        let mut pool = Pool::new(
             name(kind.name()),
             name("sandbox"),
             [name(kind.name())].into(),
             name("host"),
             Isolation::SharedKernel,
             most(kind, settings),
-        )
+        );
+        // Hundreds of jobs come in one second of that afternoon; what is looked at here is not how fast a pool starts.
+        pool.launches = LaunchRate { burst: 1000, per_minute: 60_000 };
+        pool.runners = Some(RunnerOffer {
+            labels: [kind.label()].into(),
+            exact: false,
+            flavor: name(kind.name()),
+            program: runner_program(),
+        });
+        pool
     };
     let all = Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>();
     let mut config = FarmConfig {

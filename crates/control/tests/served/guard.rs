@@ -9,10 +9,11 @@ use forgeyard_model::principal::Role;
 use forgeyard_model::{Id, Timestamp};
 
 /// Routes that answer strangers, each for a reason.
-const OPEN: [(&str, &str); 15] = [
+const OPEN: [(&str, &str); 16] = [
     ("/openapi.json", "describes the routes, which are the same everywhere"),
     ("/webhooks/{forge}", "proved by the signature of its body"),
     ("/agent/v1/redeem", "proved by a one-shot token in its body"),
+    ("/agent/v1/wait", "proved by the one-shot token of the machine in its body"),
     ("/site/v1/join", "proved by the join token in its body"),
     ("/channels/{name}", "published"),
     ("/channels/{name}/{subdir}/{file}", "published"),

@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, reason = "the texts that are parsed here are constants")]
 
 mod forge;
+mod pools;
 
 use forgeyard_model::account::{RepositoryKey, WorkClass};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
@@ -19,7 +20,6 @@ use forgeyard_model::job::{ForgeRunner, Hold, Job, JobKind, JobSpec, JobState, S
 use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::ledger::{Entry, LedgerRow, RepositoryUse, RunTimes, Stake};
 use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
-use forgeyard_model::pool::{Breaker, Bucket, LaunchError, PoolDrain, PoolRecord, PoolSample};
 use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
 use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot, Isolation};
 use forgeyard_model::rules::Money;
@@ -563,53 +563,6 @@ impl Samples {
             repositories: (1..number % 3).collect(),
             forge_roles: (0..number % 3).map(|id| (u64::MAX - id, AWKWARD.to_owned())).collect(),
             generation: 1,
-        }
-    }
-
-    /// A machine that waits for work, with a lease of a device that it once held.
-    fn waits(&mut self, site: &Site, turn: u64) -> (Runner, Lease) {
-        let id: AttemptId = self.id();
-        let mut runner = self.runner(site, id);
-        let lease = Lease {
-            id: self.id(),
-            site: site.id,
-            attempt: None,
-            runner: runner.id,
-            devices: Vec::new(),
-            state: LeaseState::Claimed,
-            claimed_at: self.at(),
-            held_at: None,
-            ended_at: None,
-            since: self.at(),
-            deadline: Some(self.at()),
-            generation: 1,
-        };
-        let nonce = pick(turn, vec![None, Some(AWKWARD.to_owned())]);
-        runner.work = RunnerWork::Warm { nonce, lease: Some(lease.id) };
-        (runner, lease)
-    }
-
-    /// What is remembered of a pool.
-    pub fn pool(&mut self, turn: u64) -> PoolRecord {
-        let (until, trips, runner) = (self.at(), 3, self.id());
-        let number = self.number();
-        PoolRecord {
-            drain: number.is_multiple_of(2).then(|| PoolDrain { since: until, by: AWKWARD.to_owned() }),
-            bucket: number.is_multiple_of(3).then_some(Bucket { millis: 1500, at: until }),
-            breaker: pick(
-                turn,
-                vec![
-                    Breaker::Closed { failures: 2 },
-                    Breaker::Open { until, trips },
-                    Breaker::HalfOpen { trips },
-                    Breaker::Probing { runner, until, trips },
-                ],
-            ),
-            last_error: Some(LaunchError { at: until, runner, reason: reason("runner.not_made") }),
-            used_at: Some(until),
-            samples: vec![PoolSample { at: until, busy: 1, warm: 2, waiting: 3 }],
-            generation: 1,
-            ..PoolRecord::new(parsed(&format!("pool-{number:x}-{turn}")))
         }
     }
 

@@ -86,6 +86,9 @@ pub(crate) fn look_up(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
 /// A refusal that no fact of the run can change.
 fn foreseen(tx: &Tx<'_>, demand: &Demand) -> Option<Explanation> {
     let config = tx.config();
+    if let Some(reason) = labels::needs_docker(config, &demand.labels) {
+        return Some(reason);
+    }
     let repository = config.repository(&demand.repository.forge, demand.repository.id);
     let pools = labels::serving(config, &demand.labels);
     let looks: Vec<Option<Explanation>> = pools

@@ -8,8 +8,11 @@
 use forgeyard_model::Explanation;
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::forge::WorkflowJob;
-use forgeyard_model::resources::{Pool, RunnerOffer};
+use forgeyard_model::resources::{Isolation, Pool, RunnerOffer};
 use std::collections::BTreeSet;
+
+/// Label by which a job of a forge says that it starts containers of its own.
+pub const DOCKER: &str = "docker";
 
 /// A label as it is compared.
 fn compared(label: &str) -> String {
@@ -38,6 +41,32 @@ pub fn suits(offer: &RunnerOffer, labels: &[String]) -> bool {
 pub fn serving<'a>(config: &'a FarmConfig, labels: &[String]) -> Vec<&'a Pool> {
     let serves = |pool: &&Pool| pool.runners.as_ref().is_some_and(|offer| suits(offer, labels));
     config.pools.iter().filter(serves).collect()
+}
+
+/// Why a job that would be served but for the label `docker` is refused: the pools that serve the rest of its labels keep
+/// jobs apart by namespaces on one kernel, and no container can be started in their machines. Whether a job has
+/// `container:` or services is not in what a forge says of it, so the label is all that can be known before it runs.
+pub(crate) fn needs_docker(config: &FarmConfig, labels: &[String]) -> Option<Explanation> {
+    if !asked(labels).contains(DOCKER) || !serving(config, labels).is_empty() {
+        return None;
+    }
+    let rest: Vec<String> = labels.iter().filter(|label| compared(label) != DOCKER).cloned().collect();
+    let pools = serving(config, &rest);
+    let sandboxes: Vec<&str> = pools
+        .iter()
+        .filter(|pool| pool.isolation == Isolation::SharedKernel)
+        .map(|pool| pool.name.as_str())
+        .collect();
+    if sandboxes.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "the job asks for `{DOCKER}`; the machines of {} are sandboxes on a shared kernel, and Docker cannot run in them",
+        sandboxes.join(", ")
+    );
+    Some(Explanation::new("demand.needs_docker", text).with(format!("asks for [{}]", labels.join(", "))).fix(format!(
+        "ask for a pool of virtual machines that offers `{DOCKER}`, or, if the job starts no containers, take `{DOCKER}` out of its `runs-on`"
+    )))
 }
 
 /// Why no pool serves a job: most such jobs are for the forge's own runners.

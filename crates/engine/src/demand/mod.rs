@@ -178,7 +178,8 @@ fn merge(tx: &mut Tx<'_>, source: Source, report: WorkflowJob) -> Result<Merged,
 /// A job of which nobody has spoken before.
 fn first(tx: &mut Tx<'_>, source: Source, rank: ForgeRank, report: &WorkflowJob) -> Result<Merged, Refusal> {
     let ours = taken::named(tx.farm(), &report.repository.forge, report.runner_name.as_deref());
-    if labels::serving(tx.config(), &report.labels).is_empty() && ours.is_none() {
+    let docker = labels::needs_docker(tx.config(), &report.labels).is_some();
+    if labels::serving(tx.config(), &report.labels).is_empty() && ours.is_none() && !docker {
         return Ok(Merged::Ignored(labels::nobody(tx.config(), report)));
     }
     let now = tx.now();

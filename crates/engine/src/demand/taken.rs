@@ -269,7 +269,16 @@ fn ask(tx: &Tx<'_>, runner: &Runner, job: &TakenJob, facts: &RunFacts) -> TakenA
     let sender = siblings().find_map(|demand| demand.sender.as_ref());
     let run = Run { repository: &job.repository, facts, sender, hook_actor: job.actor.as_ref() };
     let pool = config.pool(&runner.pool);
-    match gate::decide_run(&run, repository, runner.pool.as_str(), &access, approval.as_ref()) {
+    let asked =
+        |resource: &str| gate::decide_run(&run, repository, resource, &access, approval.as_ref());
+    // Who may use a pool may use its canary.
+    let of = pool.and_then(|pool| pool.canary.as_ref()).map(|canary| asked(canary.of.as_str()));
+    let by_itself = asked(runner.pool.as_str());
+    let decided = match (by_itself, of) {
+        (Admitted::Hold { .. } | Admitted::Deny { .. }, Some(of @ Admitted::Allow { .. })) => of,
+        (by_itself, _) => by_itself,
+    };
+    match decided {
         Admitted::Allow { isolation, .. } if pool.is_none_or(|pool| pool.isolation < isolation) => {
             let text = format!("it needs {isolation:?}, which pool {} does not give", runner.pool);
             TakenAnswer::Refused { reason: Explanation::new("gate.isolation", text) }

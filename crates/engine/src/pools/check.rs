@@ -1,14 +1,11 @@
 //! What a configuration may say of pools. What cannot work is refused when it is read, with the reason.
 
 use super::schedule;
-use crate::demand::labels;
+use crate::demand::labels::{self, DOCKER};
 use forgeyard_model::Explanation;
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::resources::{Isolation, Pool};
 use std::collections::BTreeSet;
-
-/// Label by which a job of a forge says that it starts containers of its own.
-pub const DOCKER: &str = "docker";
 
 fn wrong(pool: &Pool, text: String, fix: &str) -> Explanation {
     Explanation::new("config.pool", format!("pool `{}` {text}", pool.name)).fix(fix)

@@ -201,3 +201,41 @@ pub(crate) fn known<'a>(tx: &Tx<'a>, name: &PoolName) -> Result<&'a Pool, Refusa
         Refusal::new(RefusalKind::NotFound, "pool.not_found", text).fix("see `forgeyard pool list`")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whoever takes whenever he may gets the burst and what the time refills, and never more.
+        #[test]
+        fn no_span_of_time_gives_more_than_burst_and_rate(
+            burst in 1u32..50, per_minute in 1u32..600, waits in prop::collection::vec(0u64..20_000_000, 1..200)
+        ) {
+            let rate = LaunchRate { burst, per_minute };
+            let begin = Timestamp::from_micros(1_700_000_000_000_000);
+            let (mut now, mut bucket, mut taken) = (begin, None, 0u64);
+            for wait in waits {
+                now = now.plus(std::time::Duration::from_micros(wait));
+                while level(bucket, rate, now) >= ONE {
+                    bucket = Some(Bucket { millis: level(bucket, rate, now) - ONE, at: now });
+                    taken += 1;
+                }
+                let minutes = now.since(begin).as_secs_f64() / 60.0;
+                prop_assert!(taken as f64 <= f64::from(burst) + minutes * f64::from(per_minute) + 1e-6);
+            }
+            // What is said about the next one is so.
+            let left = level(bucket, rate, now);
+            let next = refilled_at(left, rate, now);
+            prop_assert!(level(bucket, rate, next) >= ONE, "{left} at {now}, next {next}");
+        }
+    }
+
+    #[test]
+    fn pauses_double_up_to_half_an_hour() {
+        let minutes: Vec<u64> = (1..=8).map(|trips| deadline::breaker_pause(trips).as_secs() / 60).collect();
+        assert_eq!(minutes, [1, 2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(deadline::breaker_pause(u32::MAX).as_secs(), 30 * 60);
+    }
+}

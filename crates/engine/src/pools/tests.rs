@@ -5,6 +5,7 @@ use crate::Farm;
 use crate::demand::tests::desk::Desk;
 use forgeyard_model::attempt::AttemptState;
 use forgeyard_model::device::{DeviceFacts, DeviceState};
+use forgeyard_model::forge::WorkflowJob;
 use forgeyard_model::input::{Input, RefusalKind, Reply};
 use forgeyard_model::job::JobState;
 use forgeyard_model::pool::{Breaker, BreakerRule, Canary, Keep, LaunchRate};
@@ -18,7 +19,7 @@ fn name(text: &str) -> PoolName {
 }
 
 /// A farm whose pool `small` is as the test wants it.
-fn desk(change: impl FnOnce(&mut forgeyard_model::config::FarmConfig)) -> Desk {
+fn desk_with(change: impl FnOnce(&mut forgeyard_model::config::FarmConfig)) -> Desk {
     let mut desk = Desk::new();
     change(&mut desk.config);
     super::check::pools(&desk.config).unwrap();
@@ -75,7 +76,7 @@ fn call(desk: &mut Desk, runner: RunnerId, nonce: &str) -> Result<Reply, forgeya
 
 #[test]
 fn pytorch_ci_infra_527_a_burst_of_jobs_starts_machines_no_faster_than_the_bucket_refills() {
-    let mut desk = desk(|config| config.pools[0].launches = LaunchRate { burst: 2, per_minute: 6 });
+    let mut desk = desk_with(|config| config.pools[0].launches = LaunchRate { burst: 2, per_minute: 6 });
     want(&mut desk, 1..=5);
     assert_eq!(live(&desk.farm).len(), 2);
     let reason = reasons(&desk.farm)[0].clone();
@@ -91,7 +92,7 @@ fn pytorch_ci_infra_527_a_burst_of_jobs_starts_machines_no_faster_than_the_bucke
 
 #[test]
 fn arc_1646_machines_that_never_come_up_open_the_breaker_and_a_probe_closes_it() {
-    let mut desk = desk(|config| config.pools[0].breaker = BreakerRule { failures: 3 });
+    let mut desk = desk_with(|config| config.pools[0].breaker = BreakerRule { failures: 3 });
     want(&mut desk, 1..=4);
     let made: Vec<RunnerId> = live(&desk.farm).iter().map(|runner| runner.id).collect();
     not_made(&mut desk, &made[..3]);
@@ -134,7 +135,7 @@ fn arc_1646_machines_that_never_come_up_open_the_breaker_and_a_probe_closes_it()
 
 #[test]
 fn a_job_that_was_stopped_before_its_machine_came_up_is_no_failure_of_the_pool() {
-    let mut desk = desk(|config| config.pools[0].breaker = BreakerRule { failures: 1 });
+    let mut desk = desk_with(|config| config.pools[0].breaker = BreakerRule { failures: 1 });
     let demand = want(&mut desk, [1])[0];
     let launch = desk.farm.demands[&demand].launch.unwrap();
     desk.give(Input::CancelJob { job: launch });
@@ -144,7 +145,7 @@ fn a_job_that_was_stopped_before_its_machine_came_up_is_no_failure_of_the_pool()
 
 #[test]
 fn an_operator_has_a_pool_start_machines_again_at_once() {
-    let mut desk = desk(|config| config.pools[0].breaker = BreakerRule { failures: 1 });
+    let mut desk = desk_with(|config| config.pools[0].breaker = BreakerRule { failures: 1 });
     want(&mut desk, [1]);
     let made = live(&desk.farm)[0].id;
     not_made(&mut desk, &[made]);
@@ -158,20 +159,25 @@ fn an_operator_has_a_pool_start_machines_again_at_once() {
 }
 
 #[test]
-fn arc_4168_a_machine_that_failed_takes_no_place_of_its_pool() {
-    let mut desk = desk(|config| config.pools[0].max = 1);
+fn arc_4168_a_machine_that_is_kept_for_an_autopsy_takes_no_place_of_its_pool() {
+    let mut desk = desk_with(|config| config.pools[0].max = 1);
     want(&mut desk, [1, 2]);
     assert_eq!(reasons(&desk.farm)[0].code, "queue.pool_full");
     let made = live(&desk.farm)[0].id;
-    not_made(&mut desk, &[made]);
-    // Its host has not confirmed that it is gone, and the next job has a place all the same.
-    assert_eq!(desk.farm.runners[&made].state.name(), "failed");
+    desk.give(Input::KeepRunner { runner: made, reason: "odd".to_owned() });
     assert_eq!(live(&desk.farm).iter().filter(|runner| runner.state.takes_a_place()).count(), 1);
+    // One that failed takes a place until its host says that it is gone, and no longer.
+    let second = live(&desk.farm).iter().find(|runner| runner.id != made).unwrap().id;
+    want(&mut desk, [3]);
+    not_made(&mut desk, &[second]);
+    assert!(reasons(&desk.farm).iter().any(|reason| reason.code == "queue.pool_full"));
+    gone(&mut desk);
+    assert!(live(&desk.farm).iter().any(|runner| runner.state.takes_a_place() && runner.id != second));
 }
 
 #[test]
 fn a_drained_pool_gets_no_new_work_and_what_runs_there_goes_on() {
-    let mut desk = desk(|_| {});
+    let mut desk = desk_with(|_| {});
     want(&mut desk, [1]);
     let drain = |drain| Input::DrainPool { pool: name("small"), drain };
     assert_eq!(desk.give(drain(true)), Reply::Done);
@@ -182,8 +188,16 @@ fn a_drained_pool_gets_no_new_work_and_what_runs_there_goes_on() {
     assert!(reason.fix.as_ref().unwrap().contains("forgeyard pool resume small"), "{reason}");
     let busy = live(&desk.farm);
     assert!(busy.len() == 1 && busy[0].state.wanted(), "what runs there goes on");
+    // What another pool serves too goes there.
+    let labels = vec!["self-hosted".to_owned()];
+    desk.webhook(WorkflowJob { labels, ..crate::demand::tests::desk::report(3, "queued") });
+    assert_eq!(desk.runner(3).pool, name("large"));
+    // A control plane that starts again knows.
+    desk.farm = Farm::load(desk.farm.rows());
+    desk.give(Input::FarmStarted { epoch: 2 });
+    assert!(desk.farm.pools[&name("small")].drain.is_some());
     assert_eq!(desk.give(drain(false)), Reply::Done);
-    assert_eq!(live(&desk.farm).len(), 2);
+    assert_eq!(live(&desk.farm).len(), 3);
 }
 
 /// A canary beside `small` that is the same, for so many of a hundred jobs.
@@ -201,11 +215,11 @@ fn with_canary(config: &mut forgeyard_model::config::FarmConfig, percent: u8) {
 #[test]
 fn a_canary_takes_its_share_of_the_jobs_and_none_when_it_does_not_work() {
     for (percent, expected) in [(0, "small"), (100, "new")] {
-        let mut desk = desk(|config| with_canary(config, percent));
+        let mut desk = desk_with(|config| with_canary(config, percent));
         want(&mut desk, 1..=3);
         assert!(live(&desk.farm).iter().all(|runner| runner.pool == name(expected)), "{percent}");
     }
-    let mut desk = desk(|config| with_canary(config, 100));
+    let mut desk = desk_with(|config| with_canary(config, 100));
     want(&mut desk, [1]);
     let made = live(&desk.farm)[0].id;
     not_made(&mut desk, &[made]);
@@ -221,8 +235,19 @@ fn a_canary_takes_its_share_of_the_jobs_and_none_when_it_does_not_work() {
 }
 
 #[test]
+fn who_may_use_a_pool_may_use_its_canary_and_the_second_gate_knows() {
+    use crate::demand::tests::desk;
+    let mut desk = desk_with(|config| with_canary(config, 100));
+    want(&mut desk, [1]);
+    let attempt = desk.registered(1, 7);
+    assert_eq!(desk.runner_of(attempt).pool, name("new"));
+    let answer = desk.hook(attempt, desk::taken(desk::REPOSITORY, desk::RUN, desk::MAINTAINER));
+    assert!(matches!(answer, forgeyard_model::registration::TakenAnswer::Allowed { .. }), "{answer:?}");
+}
+
+#[test]
 fn a_job_never_flips_between_a_pool_and_its_canary() {
-    let mut desk = desk(|config| with_canary(config, 50));
+    let mut desk = desk_with(|config| with_canary(config, 50));
     // All jobs of the desk have one name, so all go one way.
     want(&mut desk, 1..=6);
     let pools: std::collections::BTreeSet<&PoolName> =
@@ -232,7 +257,7 @@ fn a_job_never_flips_between_a_pool_and_its_canary() {
 
 #[test]
 fn a_machine_that_waits_is_there_before_the_job_and_takes_exactly_one() {
-    let mut desk = desk(|config| config.pools[0].warm = 1);
+    let mut desk = desk_with(|config| config.pools[0].warm = 1);
     let id = waiting(&desk.farm)[0].id;
     // One whose agent has not called is no capacity (ARC 4602): the job gets a machine of its own.
     want(&mut desk, [1]);
@@ -261,7 +286,7 @@ fn a_machine_that_waits_is_there_before_the_job_and_takes_exactly_one() {
 
 #[test]
 fn the_first_agent_has_a_machine_that_waits_and_nobody_else_gets_its_attempt() {
-    let mut desk = desk(|config| config.pools[0].warm = 1);
+    let mut desk = desk_with(|config| config.pools[0].warm = 1);
     let id = waiting(&desk.farm)[0].id;
     assert_eq!(call(&mut desk, id, "first-nonce").unwrap(), Reply::Done);
     assert_eq!(call(&mut desk, id, "first-nonce").unwrap(), Reply::Unchanged);
@@ -276,7 +301,7 @@ fn the_first_agent_has_a_machine_that_waits_and_nobody_else_gets_its_attempt() {
 
 #[test]
 fn buildbot_4413_a_machine_of_another_shape_is_not_given_to_a_job() {
-    let mut desk = desk(|config| config.pools[0].warm = 1);
+    let mut desk = desk_with(|config| config.pools[0].warm = 1);
     let id = waiting(&desk.farm)[0].id;
     call(&mut desk, id, "first-nonce").unwrap();
     desk.config.flavors[0].memory_mib *= 2;
@@ -291,7 +316,7 @@ fn buildbot_4413_a_machine_of_another_shape_is_not_given_to_a_job() {
 
 #[test]
 fn arc_3704_so_many_wait_beside_those_that_are_busy_and_never_more_than_the_pool_may_have() {
-    let mut desk = desk(|config| (config.pools[0].warm, config.pools[0].max) = (2, 4));
+    let mut desk = desk_with(|config| (config.pools[0].warm, config.pools[0].max) = (2, 4));
     assert_eq!(waiting(&desk.farm).len(), 2);
     want(&mut desk, [1, 2, 3]);
     desk.give(Input::Ticked);
@@ -301,7 +326,7 @@ fn arc_3704_so_many_wait_beside_those_that_are_busy_and_never_more_than_the_pool
 
 #[test]
 fn arc_3468_a_minimum_is_kept_and_what_failed_does_not_count() {
-    let mut desk = desk(|config| config.pools[0].min = 2);
+    let mut desk = desk_with(|config| config.pools[0].min = 2);
     let made: Vec<RunnerId> = waiting(&desk.farm).iter().map(|runner| runner.id).collect();
     assert_eq!(made.len(), 2);
     not_made(&mut desk, &made[..1]);
@@ -312,7 +337,7 @@ fn arc_3468_a_minimum_is_kept_and_what_failed_does_not_count() {
 
 #[test]
 fn machines_are_kept_for_some_minutes_after_use_and_then_let_go() {
-    let mut desk = desk(|config| config.pools[0].keep = Some(Keep { count: 1, minutes: 5 }));
+    let mut desk = desk_with(|config| config.pools[0].keep = Some(Keep { count: 1, minutes: 5 }));
     assert!(waiting(&desk.farm).is_empty(), "nobody used it yet");
     want(&mut desk, [1]);
     desk.give(Input::Ticked);
@@ -332,7 +357,7 @@ fn machines_are_kept_for_some_minutes_after_use_and_then_let_go() {
 
 #[test]
 fn a_schedule_ends_idle_machines_only() {
-    let mut desk = desk(|config| config.pools[0].warm = 3);
+    let mut desk = desk_with(|config| config.pools[0].warm = 3);
     let ids: Vec<RunnerId> = waiting(&desk.farm).iter().map(|runner| runner.id).collect();
     call(&mut desk, ids[0], "first-nonce").unwrap();
     call(&mut desk, ids[1], "second-nonce").unwrap();
@@ -349,7 +374,7 @@ fn a_schedule_ends_idle_machines_only() {
 
 #[test]
 fn while_a_job_waits_for_room_machines_that_wait_in_its_way_are_given_up() {
-    let mut desk = desk(|config| (config.pools[0].warm, config.pools[0].max) = (2, 2));
+    let mut desk = desk_with(|config| (config.pools[0].warm, config.pools[0].max) = (2, 2));
     assert_eq!(waiting(&desk.farm).len(), 2);
     // Neither has called, so the job cannot have one, and the pool is full.
     want(&mut desk, [1]);
@@ -414,7 +439,7 @@ fn a_machine_that_waits_holds_its_device_and_gives_it_to_its_job() {
 
 #[test]
 fn nothing_of_what_waits_is_lost_when_the_control_plane_starts_again() {
-    let mut desk = desk(|config| config.pools[0].warm = 1);
+    let mut desk = desk_with(|config| config.pools[0].warm = 1);
     let id = waiting(&desk.farm)[0].id;
     call(&mut desk, id, "first-nonce").unwrap();
     desk.farm = Farm::load(desk.farm.rows());
@@ -428,7 +453,7 @@ fn nothing_of_what_waits_is_lost_when_the_control_plane_starts_again() {
 
 #[test]
 fn a_machine_that_waited_long_is_replaced_and_one_that_broke_is_not_counted() {
-    let mut desk = desk(|config| config.pools[0].warm = 1);
+    let mut desk = desk_with(|config| config.pools[0].warm = 1);
     let id = waiting(&desk.farm)[0].id;
     call(&mut desk, id, "first-nonce").unwrap();
     for _ in 0..(6 * 60 + 2) {
@@ -446,12 +471,13 @@ fn a_machine_that_waited_long_is_replaced_and_one_that_broke_is_not_counted() {
 
 #[test]
 fn what_cannot_work_is_refused_when_the_configuration_is_read() {
-    let wrong = |change: &dyn Fn(&mut forgeyard_model::config::FarmConfig)| {
+    type Change<'a> = &'a dyn Fn(&mut forgeyard_model::config::FarmConfig);
+    let wrong = |change: Change<'_>| {
         let mut config = Desk::new().config;
         change(&mut config);
         super::check::pools(&config).unwrap_err().to_string()
     };
-    let cases: [(&dyn Fn(&mut forgeyard_model::config::FarmConfig), &str); 7] = [
+    let cases: [(Change<'_>, &str); 7] = [
         (&|config| config.pools[0].launches.burst = 0, "never start a machine"),
         (&|config| config.pools[0].min = 9, "at most"),
         (

@@ -17,13 +17,13 @@ const SAMPLES: usize = 96;
 /// Machines of a pool, by what they are for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Those with an attempt, until they are removed.
+    /// Those with an attempt.
     pub busy: u32,
     /// Those that wait for one and whose agent has called.
     pub ready: u32,
     /// Those that are being made to wait for one.
     pub coming: u32,
-    /// Those that take no place any more: failed, being removed, kept for an autopsy.
+    /// Those that serve nobody any more: failed, being removed, kept for an autopsy.
     pub leaving: u32,
 }
 
@@ -56,12 +56,11 @@ fn small(count: usize) -> u32 {
 pub fn counts<'a>(machines: impl Iterator<Item = &'a Runner>) -> Counts {
     let mut counts = Counts::default();
     for runner in machines {
-        let count = match runner.state.takes_a_place() {
-            false => &mut counts.leaving,
-            true if !runner.work.is_warm() => &mut counts.busy,
-            true if runner.state.being_made() => &mut counts.coming,
-            true if runner.state.wanted() => &mut counts.ready,
-            true => &mut counts.leaving,
+        let count = match (runner.state.serves(), runner.work.is_warm()) {
+            (false, _) => &mut counts.leaving,
+            (true, false) => &mut counts.busy,
+            (true, true) if runner.state.being_made() => &mut counts.coming,
+            (true, true) => &mut counts.ready,
         };
         *count += 1;
     }

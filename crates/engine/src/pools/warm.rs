@@ -41,17 +41,18 @@ pub(crate) fn wanted(farm: &Farm, pool: &Pool, terms: Terms, now: Timestamp) -> 
         let used = farm.pools.get(&pool.name).and_then(|record| record.used_at);
         used.is_some_and(|used| now.since(used) < Duration::from_secs(u64::from(keep.minutes) * 60))
     });
-    let others =
-        machines(farm, &pool.name).filter(|runner| runner.state.takes_a_place() && !waits(runner)).count();
-    let others = u32::try_from(others).unwrap_or(u32::MAX);
-    let most = terms.max.saturating_sub(others);
-    let least = terms.min.saturating_sub(others);
+    let count = |of: fn(&Runner) -> bool| {
+        let found = machines(farm, &pool.name).filter(|runner| !waits(runner) && of(runner)).count();
+        u32::try_from(found).unwrap_or(u32::MAX)
+    };
+    let most = terms.max.saturating_sub(count(|runner| runner.state.takes_a_place()));
+    let least = terms.min.saturating_sub(count(|runner| runner.state.serves()));
     terms.warm.max(kept.map_or(0, |keep| keep.count)).max(least).min(most)
 }
 
 /// Whether a machine waits for work, or is being made to.
 fn waits(runner: &Runner) -> bool {
-    runner.work.is_warm() && runner.state.takes_a_place() && runner.state.wanted()
+    runner.work.is_warm() && runner.state.serves()
 }
 
 /// Whether a machine is what would be made for a pool now.
@@ -75,10 +76,12 @@ pub(crate) fn suiting(
             && runner.state == RunnerState::Ready
             && alike(runner, pool, wants.flavor, image)
             && there(tx, runner, wants, job, counted)
-            && devices_suit(tx, runner, wants.gpu)
-            && unreserved(tx, runner, look)
+            && devices_suit(tx, runner, wants.gpu, look)
+            && memory_is_free(tx, runner, look)
     };
-    machines(tx.farm(), &pool.name)
+    let waiting = tx.farm().index.warm.iter().filter_map(|id| tx.farm().runners.get(id));
+    waiting
+        .filter(|runner| runner.pool == pool.name)
         .filter(suits)
         .min_by_key(|runner| (runner.since, runner.id))
         .map(|it| it.id)
@@ -100,18 +103,14 @@ fn there(
     })
 }
 
-/// Neither the machine's memory nor its devices are kept for a job that comes first.
-fn unreserved(tx: &Tx<'_>, runner: &Runner, look: &Look) -> bool {
-    let farm = tx.farm();
-    let RunnerWork::Warm { lease, .. } = &runner.work else { return false };
-    let lease = lease.and_then(|id| farm.leases.get(&id));
-    let mut devices = lease.iter().flat_map(|lease| &lease.devices).filter_map(|id| farm.devices.get(id));
-    let memory = |site: &Site| look.memory(site, runner.shape.memory_mib).is_ok();
-    farm.sites.get(&runner.site).is_some_and(memory) && devices.all(|device| look.allows(device))
+/// The machine's memory is not kept for a job that comes first: for that job the machine would be given up.
+fn memory_is_free(tx: &Tx<'_>, runner: &Runner, look: &Look) -> bool {
+    let site = tx.farm().sites.get(&runner.site);
+    site.is_some_and(|site| look.memory(site, runner.shape.memory_mib).is_ok())
 }
 
 /// The machine holds exactly the devices that are asked for, and they are still good.
-fn devices_suit(tx: &Tx<'_>, runner: &Runner, gpu: Option<&GpuRequest>) -> bool {
+fn devices_suit(tx: &Tx<'_>, runner: &Runner, gpu: Option<&GpuRequest>, look: &Look) -> bool {
     let lease = match &runner.work {
         RunnerWork::Warm { lease, .. } => lease.and_then(|id| tx.farm().leases.get(&id)),
         RunnerWork::Attempt(_) | RunnerWork::Handed { .. } => return false,
@@ -123,6 +122,7 @@ fn devices_suit(tx: &Tx<'_>, runner: &Runner, gpu: Option<&GpuRequest>) -> bool 
                 && lease.devices.iter().filter_map(|id| tx.farm().devices.get(id)).all(|device| {
                     device.state == DeviceState::Leased { lease: lease.id }
                         && placement::suits(device, request)
+                        && look.allows(device)
                 })
         }
         (None, Some(_)) | (Some(_), None) => false,

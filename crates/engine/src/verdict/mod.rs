@@ -1,7 +1,7 @@
 //! Verdicts: what the farm makes of the end of an attempt.
 //!
 //! Exit facts of the supervisor come first, then text. The rules of text are data (`data/signatures.jsonl`): class,
-//! regular expression, cause, blame, retry policy and priority of 241 known lines.
+//! regular expression, cause, blame, retry policy and priority of 243 known lines.
 //!
 //! 1. [`scan`] runs over a log once, as it streams, and keeps the first and the last line of each rule. Lines that
 //!    only look fatal are dropped here, where their neighbours are still known.

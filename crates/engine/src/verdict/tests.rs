@@ -43,7 +43,7 @@ fn class(verdict: &Verdict) -> &str {
 
 #[test]
 fn all_rules_compile_and_are_counted() {
-    assert_eq!(Rules::builtin().all().len(), 241);
+    assert_eq!(Rules::builtin().all().len(), 243);
 }
 
 #[test]
@@ -358,7 +358,7 @@ proptest! {
     #[test]
     fn any_log_is_scanned_with_bounded_evidence(lines in prop::collection::vec("(.{0,80}|[a-z./:]{0,20}error: .{0,20}|No space left on device|NCCL .{0,9})", 0..60)) {
         let found = scan(Rules::builtin(), lines.iter().map(String::as_str));
-        prop_assert!(found.len() <= 2 * 241 + 1);
+        prop_assert!(found.len() <= 2 * 243 + 1);
         prop_assert!(found.iter().all(|hit| hit.line.number >= 1 && hit.line.number <= lines.len() as u64));
         prop_assert!(found.is_sorted_by_key(|hit| hit.line.number));
     }
@@ -395,4 +395,17 @@ fn refusal_of_our_own_step_is_its_cause_and_is_not_retried() {
     let other =
         ExitFacts { steps: vec![StepFacts { name: "plan".into(), ..step(Some(1), None) }], ..ended(1) };
     assert_ne!(class(&judge_build(&other, log)), "plan.refused");
+}
+
+#[test]
+fn a_job_that_wants_docker_where_there_is_none_is_told_so_and_not_tried_again() {
+    for line in [
+        "##[error]File not found: 'docker'",
+        "Cannot connect to the Docker daemon at tcp://docker:2375. Is the docker daemon running?",
+    ] {
+        let verdict = judge_build(&ended(1), line);
+        assert_eq!((class(&verdict), verdict.retry), ("infra.no-docker", RetryPolicy::R0), "{line}");
+    }
+    // One that only speaks of it.
+    assert_eq!(class(&judge_build(&ended(1), "File not found: 'docker-compose.yml'")), "(abstains)");
 }

@@ -13,7 +13,7 @@ use forgeyard_api::people::{JudgeRequest, TermsRequest};
 use forgeyard_model::approval::Way;
 use forgeyard_model::input::Input;
 use forgeyard_model::principal::Role;
-use forgeyard_model::{DemandId, DeviceId, JobId, LeaseId, PipelineId, RunnerId, SiteId};
+use forgeyard_model::{DemandId, DeviceId, JobId, LeaseId, PipelineId, PoolName, RunnerId, SiteId};
 use serde::Deserialize;
 
 type Done = Result<Redirect, HttpError>;
@@ -106,12 +106,18 @@ pub(super) struct Drain {
     drain: String,
 }
 
+impl Drain {
+    fn wish(&self) -> Result<bool, HttpError> {
+        match self.drain.as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(invalid("form.drain", "the field drain is true or false")),
+        }
+    }
+}
+
 pub(super) async fn drain(State(app): State<App>, Named(site): Named<SiteId>, form: Form<Drain>) -> Done {
-    let drain = match form.fields.drain.as_str() {
-        "true" => true,
-        "false" => false,
-        _ => return Err(invalid("form.drain", "the field drain is true or false")),
-    };
+    let drain = form.fields.wish()?;
     act(&app, &form, Role::Operator, Input::DrainSite { site, drain }, routes::SITES).await
 }
 
@@ -199,4 +205,21 @@ pub(super) async fn accept_terms(State(app): State<App>, form: MemberForm<Terms>
     let request = TermsRequest { version, person: None, how: Way::Console };
     judging::accept_terms(&app, &form.caller, request).await?;
     Ok(Redirect::to(routes::TERMS))
+}
+
+pub(super) async fn drain_pool(
+    State(app): State<App>,
+    Named(pool): Named<PoolName>,
+    form: Form<Drain>,
+) -> Done {
+    let drain = form.fields.wish()?;
+    act(&app, &form, Role::Operator, Input::DrainPool { pool, drain }, routes::POOLS).await
+}
+
+pub(super) async fn reset_pool(
+    State(app): State<App>,
+    Named(pool): Named<PoolName>,
+    form: Form<Nothing>,
+) -> Done {
+    act(&app, &form, Role::Operator, Input::ResetPool { pool }, routes::POOLS).await
 }

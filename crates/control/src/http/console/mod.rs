@@ -62,6 +62,7 @@ pub fn routes() -> Routes {
         .route("/channel/{name}", get(pages::channel))
         .route("/environments", get(pages::environments))
         .route("/environments/{id}", get(pages::environment))
+        .route("/pools", get(pages::pools))
         .route("/access", get(pages::access))
         .route("/deliveries", get(pages::deliveries))
         .route("/audit", get(pages::audit))
@@ -85,6 +86,8 @@ pub fn routes() -> Routes {
         .route("/pipelines/{id}/approve", form(post(actions::approve_pipeline)))
         .route("/pipelines/{id}/refuse", form(post(actions::refuse_pipeline)))
         .route("/terms", get(pages::terms).merge(form(post(actions::accept_terms))))
+        .route("/pools/{name}/drain", form(post(actions::drain_pool)))
+        .route("/pools/{name}/reset", form(post(actions::reset_pool)))
 }
 
 /// The frame of a page for this caller.

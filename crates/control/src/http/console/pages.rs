@@ -148,6 +148,16 @@ pub(super) async fn sites(State(app): State<App>, caller: Caller) -> Page {
     html(console::sites::sites(&shell(&app, Some(&caller)), &rows))
 }
 
+/// Pools, with their last day.
+pub(super) async fn pools(State(app): State<App>, caller: Caller) -> Page {
+    let (config, now) = (app.config(), app.clock.now());
+    let rows: Vec<_> = {
+        let farm = app.core.read();
+        config.pools.iter().map(|pool| views::pools::pool(&farm, config, pool, now)).collect()
+    };
+    html(console::pools::pools(&shell(&app, Some(&caller)), &rows))
+}
+
 #[derive(Deserialize)]
 pub(super) struct Before<T> {
     before: Option<T>,

@@ -2,6 +2,7 @@
 
 mod caps;
 pub(crate) mod desk;
+mod docker;
 mod gate;
 mod ledger;
 mod people;

@@ -83,22 +83,26 @@ fn gpus(count: u32) -> GpuRequest {
     GpuRequest { count, kind: None, min_memory_mib: 0, min_compute_capability: 0 }
 }
 
+/// A pool that starts as many machines at once as it may have.
+fn pool() -> Pool {
+    let name = |text: &str| text.parse().unwrap();
+    let mut pool = Pool::new(
+        "pool".parse().unwrap(),
+        "sandbox".parse().unwrap(),
+        [name("small"), name("gpu")].into(),
+        "host".parse().unwrap(),
+        Isolation::SharedKernel,
+        1000,
+    );
+    pool.launches.burst = 1000;
+    pool
+}
+
 pub(super) fn config() -> FarmConfig {
     let name = |text: &str| text.parse().unwrap();
     FarmConfig {
         farm: "yard".to_owned(),
-        pools: vec![Pool {
-            // Its pace is not what is tested here.
-            launches: LaunchRate { burst: 100_000, per_minute: 100_000 },
-            ..Pool::new(
-                "pool".parse().unwrap(),
-                "sandbox".parse().unwrap(),
-                [name("small"), name("gpu")].into(),
-                "host".parse().unwrap(),
-                Isolation::SharedKernel,
-                1000,
-            )
-        }],
+        pools: vec![pool()],
         flavors: vec![flavor("small", false), flavor("gpu", true)],
         images: vec![Image { name: "host".parse().unwrap(), root: ImageRoot::Host { allow: Vec::new() } }],
         use_flavors: Flavors {
