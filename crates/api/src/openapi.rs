@@ -239,7 +239,7 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
         (Method::Post, agent::RUNNER_TOOK) => {
             Shape::takes(of.one::<agent::RunnerTook>(), json(of.one::<TakenAnswer>()))
         }
-        (Method::Post, "/webhooks/github") => {
+        (Method::Post, "/webhooks/{forge}") => {
             Shape { status: "202", ..Shape::takes(nothing(), json(nothing())) }
         }
         (Method::Get, "/channels/{name}") => Shape::gives(json(of.one::<Channel>())),

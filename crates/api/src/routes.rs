@@ -158,7 +158,11 @@ pub const ROUTES: &[Route] = &[
         Who::Agent,
         "What a runner took; answers whether it may run, once that is decided.",
     ),
-    post("/webhooks/github", Who::Forge, "A webhook of the forge; stored raw before anything else."),
+    post(
+        "/webhooks/{forge}",
+        Who::Forge,
+        "A webhook of the forge of this name; stored raw before anything else.",
+    ),
     get("/channels/{name}", Who::Anybody, "A conda channel with what it holds."),
     get(
         "/channels/{name}/{subdir}/{file}",

@@ -9,12 +9,16 @@ use crate::sealed::Sealed;
 use forgeyard_blobs::BlobStore;
 use forgeyard_db::Store;
 use forgeyard_forges::GitSource;
-use forgeyard_model::Secret;
 use forgeyard_model::config::FarmConfig;
+use forgeyard_model::{ForgeName, Secret};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// The forge that a farm has when nothing is configured.
+const FIRST_FORGE: &str = "github";
 
 /// The shared parts. Cheap to clone.
 #[derive(Clone)]
@@ -37,7 +41,7 @@ pub struct App {
     pub keys: Arc<Keys>,
     /// The time.
     pub clock: Clock,
-    /// What a webhook body is signed with; without one, webhooks are refused.
+    /// What webhooks of the forge `github` are signed with, unless its connection has secrets of its own.
     pub webhook_secret: Option<Secret>,
     /// How people reach the farm.
     pub public_url: String,
@@ -55,6 +59,23 @@ impl App {
     /// The configuration that is decided under.
     pub fn config(&self) -> &FarmConfig {
         self.core.config()
+    }
+
+    /// What webhooks of a forge may be signed with; none means that they are refused.
+    pub fn webhook_secrets(&self, forge: &ForgeName) -> Vec<&Secret> {
+        let own = self.forges.webhook_secrets(forge);
+        if own.is_empty() && forge.as_str() == FIRST_FORGE {
+            return self.webhook_secret.iter().collect();
+        }
+        own.iter().collect()
+    }
+
+    /// Names of the forges that may speak to this farm: those that are connected, those of configured repositories, and
+    /// `github`, which needs no section in the configuration.
+    pub fn forge_names(&self) -> BTreeSet<ForgeName> {
+        let of_repositories = self.config().repositories.iter().map(|repository| &repository.forge);
+        let named = self.forges.names().chain(of_repositories).cloned();
+        named.chain(FIRST_FORGE.parse()).collect()
     }
 
     /// Waits for a change; `false` when the time is over or the control plane stops.

@@ -6,7 +6,7 @@
 use forgeyard_forges::github::scaleset::ScaleSets;
 use forgeyard_forges::github::{Github, LoginApp, RepositoryPath, Target};
 use forgeyard_model::forge::Repository;
-use forgeyard_model::{Explanation, ForgeName};
+use forgeyard_model::{Explanation, ForgeName, Secret};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -107,16 +107,12 @@ impl Connection {
     }
 }
 
-/// All connections, by the name of the forge. Cheap to clone.
+/// All connections, by the name of the forge, and what their webhooks are signed with. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Connections {
     all: Arc<BTreeMap<ForgeName, Arc<Connection>>>,
     logins: Arc<BTreeMap<ForgeName, LoginApp>>,
-}
-
-/// Forges with which people sign in, by name.
-pub fn names(app: &crate::app::App) -> Vec<String> {
-    app.forges.logins.keys().map(ToString::to_string).collect()
+    secrets: Arc<BTreeMap<ForgeName, Vec<Secret>>>,
 }
 
 impl Connections {
@@ -125,7 +121,7 @@ impl Connections {
         let all = all
             .into_iter()
             .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
-        Self { all: Arc::new(all.collect()), logins: Arc::default() }
+        Self { all: Arc::new(all.collect()), logins: Arc::default(), secrets: Arc::default() }
     }
 
     /// The same, with the Apps by which people sign in.
@@ -134,9 +130,33 @@ impl Connections {
         Self { logins: Arc::new(logins.into_iter().collect()), ..self }
     }
 
+    /// Names of the forges with which people sign in.
+    pub fn sign_in_names(&self) -> Vec<String> {
+        self.logins.keys().map(ToString::to_string).collect()
+    }
+
     /// The App by which people sign in with a forge.
     pub fn login(&self, forge: &ForgeName) -> Option<&LoginApp> {
         self.logins.get(forge)
+    }
+
+    /// The same, which trusts webhooks of this forge that are signed with any of these. Each App has its own secret, and
+    /// a secret of one forge proves nothing at another.
+    #[must_use]
+    pub fn trusting(mut self, forge: ForgeName, secrets: impl IntoIterator<Item = Secret>) -> Self {
+        Arc::make_mut(&mut self.secrets).entry(forge).or_default().extend(secrets);
+        self
+    }
+
+    /// What webhooks of this forge may be signed with.
+    pub fn webhook_secrets(&self, forge: &ForgeName) -> &[Secret] {
+        self.secrets.get(forge).map_or(&[], Vec::as_slice)
+    }
+
+    /// Names of the forges that are connected or may send webhooks.
+    pub fn names(&self) -> impl Iterator<Item = &ForgeName> {
+        let silent = self.all.keys().filter(|name| !self.secrets.contains_key(name));
+        self.secrets.keys().chain(silent)
     }
 
     /// The connection to a forge, or what a person does to have one.

@@ -4,9 +4,9 @@ use crate::app::App;
 use crate::auth::person;
 use crate::core::farm;
 use forgeyard_formats::webhook;
-use forgeyard_model::Explanation;
 use forgeyard_model::forge::Meaning;
 use forgeyard_model::input::Input;
+use forgeyard_model::{Explanation, delivery};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -27,8 +27,8 @@ pub async fn run(app: App, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = version.changed(), if idle => {}
-            () = tokio::time::sleep(Duration::from_secs(5)), if idle => {}
-            () = tokio::time::sleep(wait), if !idle => {}
+            () = app.clock.sleep(Duration::from_secs(5)), if idle => {}
+            () = app.clock.sleep(wait), if !idle => {}
         }
     }
 }
@@ -44,7 +44,7 @@ async fn read(app: &App, guid: &str) -> bool {
             return false;
         }
     };
-    let meaning = match (body, "github".parse()) {
+    let meaning = match (body, delivery::forge_of(guid).parse()) {
         (Some(body), Ok(forge)) => webhook::read(&forge, &event, &body),
         _ => Err(Explanation::new("delivery.no_body", "the stored body is missing")),
     };

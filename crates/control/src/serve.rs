@@ -50,7 +50,7 @@ pub struct Options {
     pub local: Option<TcpListener>,
     /// Connections to forges.
     pub forges: Connections,
-    /// What webhook bodies are signed with.
+    /// What webhooks of the forge `github` are signed with, unless its connection has secrets of its own.
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
@@ -158,12 +158,8 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
     };
     let first_start = admin(&app).await?;
     adopt(&app, options.started_by).await?;
-    effect::sweep_sealed(&app);
-    tokio::spawn(effect::run(app.clone(), stop.clone()));
-    tokio::spawn(reader::run(app.clone(), stop.clone()));
+    work(&app, &stop);
     tokio::spawn(collector::run(app.clone(), stop.clone()));
-    demand::start(&app, &stop);
-    tokio::spawn(tick(app.clone(), stop.clone()));
     let lost = tokio::spawn(renew(Arc::clone(&options.store), epoch, stop.clone()));
     if let Some(local) = options.local {
         tokio::spawn(plain(http::router(app.clone()), local, stop.clone()));
@@ -184,6 +180,15 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         result
     });
     Ok(Running { app, address, first_start, done })
+}
+
+/// Starts what a control plane does by itself, beside answering: effects, reading deliveries, sources of demand, time.
+pub fn work(app: &App, stop: &CancellationToken) {
+    effect::sweep_sealed(app);
+    tokio::spawn(effect::run(app.clone(), stop.clone()));
+    tokio::spawn(reader::run(app.clone(), stop.clone()));
+    demand::start(app, stop);
+    tokio::spawn(tick(app.clone(), stop.clone()));
 }
 
 /// Waits for its turn when another control plane holds the epoch.
@@ -249,15 +254,13 @@ async fn admin(app: &App) -> Result<bool, Error> {
 
 /// Time passes.
 async fn tick(app: App, stop: CancellationToken) {
-    let mut every = tokio::time::interval(Duration::from_secs(1));
-    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = every.tick() => {}
-        }
         if let Err(error) = app.core.give(Input::Ticked, core::farm()).await {
             tracing::warn!(%error, "a tick was not taken");
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = app.clock.sleep(Duration::from_secs(1)) => {}
         }
     }
 }

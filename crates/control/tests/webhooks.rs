@@ -5,6 +5,7 @@
 mod plane;
 
 use forgeyard_api::error::ErrorKind;
+use forgeyard_control::forges::Connections;
 use forgeyard_formats::webhook;
 use forgeyard_model::delivery::DeliveryState;
 use forgeyard_model::{Explanation, Secret};
@@ -184,5 +185,40 @@ async fn commit_that_the_ref_does_not_hold_fails_the_pipeline_with_its_reason() 
     .await;
     let failure = plane::chain::failure(&view);
     assert!(failure.contains("source.unavailable") && failure.contains(&sha('e')), "{failure}");
+    plane.stop().await;
+}
+
+/// A secret and a GUID of one forge mean nothing at another; each App of a forge has a secret of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_forge_has_its_own_secrets_and_its_own_guids() {
+    let mut setup = Setup::new();
+    let [first, second, other] = ["first App", "second App", "Enterprise Server"].map(Secret::new);
+    setup.forges = Connections::default()
+        .trusting("github".parse().unwrap(), [first.clone(), second.clone()])
+        .trusting("ghes".parse().unwrap(), [other.clone()]);
+    let plane = setup.start().await;
+    let send = async |forge: &str, guid: &str, secret: &Secret| {
+        let body = push(&sha('a')).body;
+        let request = plane.http.post(format!("{}/webhooks/{forge}", plane.url));
+        let request = request.header("x-github-event", "push").header("x-github-delivery", guid);
+        let signature = webhook::sign(secret, &body).unwrap();
+        Answer::of(request.header("x-hub-signature-256", signature).body(body)).await
+    };
+    for secret in [&first, &second] {
+        assert_eq!(send("github", "guid", secret).await.status, 202);
+        assert_eq!(send("ghes", "guid", secret).await.error().code, "webhook.signature");
+    }
+    assert_eq!(send("github", "guid", &other).await.status, 401);
+    // The secret of the whole farm is that of a forge without secrets of its own only.
+    assert_eq!(send("github", "guid", &plane::webhook_secret()).await.status, 401);
+    assert_eq!(send("ghes", "guid", &other).await.status, 202);
+    assert_eq!(send("nowhere", "guid", &other).await.error().code, "webhook.no_forge");
+    assert_eq!(send("No%20name", "guid", &other).await.status, 404);
+    // The repository that the body speaks of is known at `github`, and its namesake elsewhere is another one.
+    let here = plane.settled("guid").await;
+    assert_ne!(here.state, DeliveryState::Stored);
+    let there = reason(&plane, "ghes:guid").await;
+    assert!(there.message.contains("at ghes) is not a repository of this farm"), "{there}");
+    assert_eq!((here.times, plane.client.deliveries().await.unwrap().len()), (2, 2));
     plane.stop().await;
 }

@@ -59,6 +59,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     same!(13, "0013_logs_are_numbered_chunks"),
     same!(14, "0014_settings_are_kept"),
     two!(15, "0015_demands_have_launches"),
+    same!(16, "0016_the_ledger_sums_up"),
     same!(18, "0018_people_approve_and_accept"),
 ];
 

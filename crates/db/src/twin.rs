@@ -350,7 +350,7 @@ impl State {
             })
             .max();
         let wanted = |row: &Row| match row {
-            Row::Site(_) | Row::Device(_) | Row::Channel(_) | Row::Token(_) => true,
+            Row::Site(_) | Row::Device(_) | Row::Channel(_) | Row::Token(_) | Row::Ledger(_) => true,
             Row::Approval(_) | Row::Acceptance(_) => true,
             Row::Config(config) => newest_config == Some(config.number),
             Row::Delivery(delivery) => lately(row) || started.contains(delivery.guid.as_str()),

@@ -5,7 +5,7 @@
 
 use crate::gate::Admitted;
 use crate::tx::{Tx, missing};
-use crate::{approvals, demand, gate};
+use crate::{approvals, demand, gate, queue};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::delivery::{Delivery, DeliveryState};
 use forgeyard_model::demand::Source;
@@ -282,6 +282,7 @@ pub(crate) fn blank_job(
     Job {
         id,
         owner,
+        account: queue::account_of(tx.farm(), owner),
         key: key.to_owned(),
         kind,
         spec: None,

@@ -2,7 +2,7 @@
 
 use crate::lifecycle::{AttemptEvent, DeviceEvent, JobEvent, LeaseEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::{completion, demand, release, verdict};
+use crate::{completion, demand, queue, release, verdict};
 use forgeyard_model::artifact::ArtifactKind;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::device::DeviceState;
@@ -54,8 +54,7 @@ pub(crate) fn end(
     let (runner, lease) = (attempt.runner, attempt.lease);
     let site = tx.farm().sites.get(&attempt.site).map(|site| site.name.to_string());
     let used = tx.now().since(attempt.placed_at);
-    let repository = tx.farm().repository_of(attempt.owner);
-    tx.usage("runner_micros", u64::try_from(used.as_micros()).unwrap_or(u64::MAX), attempt.id, repository);
+    queue::ledger::settle(tx, &attempt, &job, verdict.outcome, used);
     tx.move_attempt(attempt, AttemptEvent::AttemptEnded, used)?;
     let machine = tx.runner(runner)?;
     match broken {

@@ -3,6 +3,7 @@
 //! [`Farm`] is what the database holds, in memory. It changes only through [`Tx`](crate::tx::Tx), which records the
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
+use crate::queue;
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
@@ -15,6 +16,7 @@ use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::lease::Lease;
+use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
@@ -66,6 +68,8 @@ pub struct Farm {
     pub acceptances: BTreeMap<u64, Acceptance>,
     /// Configurations by number; only the newest is sure to be here.
     pub configs: BTreeMap<u64, ConfigVersion>,
+    /// Running sums and durations.
+    pub ledger: BTreeMap<String, LedgerRow>,
     /// What is derived from the rows.
     pub index: Index,
 }
@@ -75,6 +79,14 @@ pub struct Farm {
 pub struct Index {
     /// Queued jobs in the order of the queue.
     pub queue: BTreeSet<(Timestamp, JobId)>,
+    /// The same by account and age.
+    pub waiting: queue::Waiting,
+    /// Attempts that may still produce a result, by account.
+    pub running: queue::Running,
+    /// What was used this month and lately, and what runs may use yet.
+    pub books: queue::ledger::Books,
+    /// Queued jobs that need several devices, by age.
+    pub large: BTreeSet<(Timestamp, JobId)>,
     /// Jobs held for a pause, by its end.
     pub paused: BTreeSet<(Timestamp, JobId)>,
     /// Jobs of each pipeline and of each demand.
@@ -193,7 +205,12 @@ entities! {
         toggle_under(&mut index.jobs_of, row.owner, row.id, add);
         match &row.state {
             JobState::Queued => {
-                toggle(&mut index.queue, (row.queued_at.unwrap_or(row.created_at), row.id), add);
+                let place = (row.queued_at.unwrap_or(row.created_at), row.id);
+                toggle(&mut index.queue, place, add);
+                if row.spec.as_ref().and_then(|spec| spec.gpu.as_ref()).is_some_and(|gpu| gpu.count > 1) {
+                    toggle(&mut index.large, place, add);
+                }
+                queue::enter(&mut index.waiting, row.account.as_ref(), place, add);
             }
             JobState::Held(Hold::Retry { until }) => toggle(&mut index.paused, (*until, row.id), add),
             _ => {}
@@ -203,6 +220,10 @@ entities! {
         toggle_under(&mut index.attempts_of, row.job, row.id, add);
         if row.state.live() {
             toggle(&mut index.live_attempts, row.id, add);
+            if let Some(account) = &row.account {
+                index.running.toggle(account, row.id, add);
+                index.books.stake(account, row.stake.as_deref(), add);
+            }
         }
     };
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {
@@ -239,6 +260,7 @@ entities! {
     HeadApproval in approvals by String, HeadApproval::key, |_, _, _| {};
     Acceptance in acceptances by u64, |row| row.person.id, |_, _, _| {};
     ConfigVersion in configs by u64, |row| row.number, |_, _, _| {};
+    LedgerRow in ledger by String, |row| row.key.clone(), |row, index, add| index.books.enter(row, add);
 }
 
 impl Farm {
@@ -271,6 +293,7 @@ impl Farm {
             Row::Approval(row) => drop(self.place(row)),
             Row::Acceptance(row) => drop(self.place(row)),
             Row::Config(row) => drop(self.place(row)),
+            Row::Ledger(row) => drop(self.place(row)),
         }
     }
 
@@ -363,6 +386,7 @@ impl Farm {
         rows.extend(self.approvals.values().cloned().map(Row::from));
         rows.extend(self.acceptances.values().cloned().map(Row::from));
         rows.extend(self.configs.values().cloned().map(Row::from));
+        rows.extend(self.ledger.values().cloned().map(Row::from));
         rows
     }
 }

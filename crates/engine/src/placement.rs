@@ -1,23 +1,27 @@
 //! Which queued job goes where. Claim before touch: attempt, runner and lease are rows before a site hears of them.
 //!
-//! First in, first out. A job that finds no place keeps the reason, and does not stop the jobs behind it.
+//! In the order of [`queue`]. A job that finds no place keeps the reason, and stops the jobs behind it only from what is
+//! kept for it.
 
 use crate::demand;
 use crate::farm::Farm;
 use crate::lifecycle::{DeviceEvent, JobEvent};
+use crate::queue::{self, reserve::Look};
 use crate::tx::Tx;
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Job, JobSpec, JobState};
 use forgeyard_model::lease::{Lease, LeaseState};
+use forgeyard_model::ledger::Stake;
 use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Limit, Pool};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::Site;
 use forgeyard_model::{
-    AttemptId, DeviceId, Explanation, FlavorName, Id, JobId, LeaseId, Owner, PoolName, RunnerId, SiteId,
-    SiteName, deadline,
+    AttemptId, DeviceId, Explanation, FlavorName, Id, LeaseId, Owner, PoolName, RunnerId, SiteId, SiteName,
+    deadline,
 };
 use std::collections::BTreeSet;
 
@@ -27,6 +31,7 @@ struct Place<'a> {
     pool: &'a Pool,
     flavor: &'a Flavor,
     devices: Vec<DeviceId>,
+    stake: Stake,
 }
 
 /// What a search for a place depends on, besides the farm: two jobs that agree in it find the same place or none.
@@ -38,10 +43,12 @@ struct Wish {
     isolation: Isolation,
     avoid: BTreeSet<String>,
     pools: Vec<PoolName>,
+    /// Where there are budgets.
+    repository: Option<RepositoryKey>,
 }
 
 impl Wish {
-    fn of(farm: &Farm, job: &Job) -> Option<Self> {
+    fn of(farm: &Farm, config: &FarmConfig, job: &Job) -> Option<Self> {
         let spec = job.spec.as_ref()?;
         Some(Self {
             flavor: spec.flavor.clone(),
@@ -50,19 +57,26 @@ impl Wish {
             isolation: isolation(farm, job),
             avoid: job.avoid.clone(),
             pools: spec.pools.clone(),
+            repository: payer(config, job).cloned(),
         })
     }
 
-    fn is_of(&self, farm: &Farm, job: &Job) -> bool {
+    fn is_of(&self, farm: &Farm, config: &FarmConfig, job: &Job) -> bool {
         job.spec.as_ref().is_some_and(|spec| {
             self.flavor == spec.flavor
                 && self.gpu == spec.gpu
                 && self.needs == spec.needs
                 && self.avoid == job.avoid
                 && self.pools == spec.pools
+                && self.repository.as_ref() == payer(config, job)
                 && self.isolation == isolation(farm, job)
         })
     }
+}
+
+fn payer<'a>(config: &FarmConfig, job: &'a Job) -> Option<&'a RepositoryKey> {
+    let account = job.account.as_ref().filter(|_| !config.queue.budgets.is_empty());
+    account.map(|account| &account.repository)
 }
 
 fn isolation(farm: &Farm, job: &Job) -> Isolation {
@@ -84,12 +98,19 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     if tx.farm().index.queue.is_empty() {
         return Ok(());
     }
-    let queue: Vec<JobId> = tx.farm().index.queue.iter().map(|(_, id)| *id).collect();
+    let mut look = Look::default();
     let mut refused: Vec<(Wish, Explanation)> = Vec::new();
-    for id in queue {
+    for queue::order::Placed { job: id, .. } in queue::order::order(tx.farm(), tx.config(), tx.now()) {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
-        if let Some((_, reason)) = refused.iter().find(|(wish, _)| wish.is_of(farm, job)) {
+        if let Err(reason) = queue::caps::check(farm, tx.config(), job.account.as_ref()) {
+            if !waits_for(job, &reason) {
+                let job = job.clone();
+                wait(tx, job, reason);
+            }
+            continue;
+        }
+        if let Some((_, reason)) = refused.iter().find(|(wish, _)| wish.is_of(farm, tx.config(), job)) {
             if !waits_for(job, reason) {
                 let (job, reason) = (job.clone(), reason.clone());
                 wait(tx, job, reason);
@@ -97,13 +118,16 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             continue;
         }
         let Some(spec) = &job.spec else { continue };
-        match find(tx, job, spec) {
+        match find(tx, job, spec, &mut look) {
             Ok(place) => {
                 let job = job.clone();
+                look.took(place.site, place.flavor.memory_mib, look.ends);
                 claim(tx, job, place)?;
             }
             Err(reason) => {
-                let wish = Wish::of(farm, job);
+                look.refused(tx, job, &reason);
+                // Where something is kept for another, a shorter job with the same wish may find a place.
+                let wish = Wish::of(farm, tx.config(), job).filter(|_| reason.code != "queue.reserved");
                 if !waits_for(job, &reason) {
                     let (job, reason) = (job.clone(), reason.clone());
                     wait(tx, job, reason);
@@ -128,15 +152,9 @@ fn wait(tx: &mut Tx<'_>, mut job: Job, reason: Explanation) {
     }
 }
 
-fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explanation> {
+fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec, look: &mut Look) -> Result<Place<'a>, Explanation> {
     let config: &'a FarmConfig = tx.config();
     let farm = tx.farm();
-    if farm.index.live_attempts.len() >= config.max_running as usize {
-        return Err(Explanation::new(
-            "queue.farm_full",
-            format!("{} attempts run, which is the cap of the farm", config.max_running),
-        ));
-    }
     let flavor = config.flavor(&spec.flavor).ok_or_else(|| {
         Explanation::new("queue.no_flavor", format!("flavor {} is not configured", spec.flavor))
             .fix("declare it in forgeyard.toml")
@@ -161,6 +179,13 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
             reasons.push(Explanation::new("queue.pool_full", text));
             continue;
         }
+        let devices = gpu.map_or(0, |gpu| gpu.count);
+        let stake = queue::ledger::stake(farm, config, job, pool, flavor, devices);
+        if let Err(reason) = queue::budget::check(farm, config, tx.now(), job.account.as_ref(), &stake) {
+            reasons.push(reason);
+            continue;
+        }
+        look.ends = tx.now().plus(std::time::Duration::from_secs(stake.expected.unwrap_or(stake.seconds)));
         // A site to avoid is the last resort, not a refusal: it may be the only one.
         let mut sites: Vec<&Site> = farm.sites.values().collect();
         // So is one whose results do not count for promotion.
@@ -169,8 +194,8 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
             (job.avoid.contains(site.name.as_str()), counted.is_some_and(|named| !named.contains(&site.name)))
         });
         for site in sites {
-            match fits(tx, site, pool, flavor, spec, gpu) {
-                Ok(devices) => return Ok(Place { site: site.id, pool, flavor, devices }),
+            match fits(tx, site, pool, flavor, spec, gpu, look) {
+                Ok(devices) => return Ok(Place { site: site.id, pool, flavor, devices, stake }),
                 Err(reason) => reasons.push(reason),
             }
         }
@@ -180,7 +205,11 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec) -> Result<Place<'a>, Explana
 
 /// Pools that may serve, each with the flavor that it would give: those that the spec names, in that order, or all that
 /// offer its flavor.
-fn pools<'a>(config: &'a FarmConfig, flavor: &'a Flavor, spec: &JobSpec) -> Vec<(&'a Pool, &'a Flavor)> {
+pub(crate) fn pools<'a>(
+    config: &'a FarmConfig,
+    flavor: &'a Flavor,
+    spec: &JobSpec,
+) -> Vec<(&'a Pool, &'a Flavor)> {
     if spec.pools.is_empty() {
         let offer = |pool: &&Pool| pool.flavors.contains(&flavor.name);
         return config.pools.iter().filter(offer).map(|pool| (pool, flavor)).collect();
@@ -218,8 +247,8 @@ fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
 
 fn rank(code: &str) -> u8 {
     match code {
-        "queue.device_busy" | "queue.host_full" | "queue.pool_full" => 0,
-        "queue.site_silent" | "queue.site_draining" => 1,
+        "queue.device_busy" | "queue.host_full" | "queue.pool_full" | "queue.reserved" => 0,
+        "queue.site_silent" | "queue.site_draining" | "queue.budget" => 1,
         "queue.device_sick" => 2,
         _ => 3,
     }
@@ -240,6 +269,7 @@ fn fits(
     flavor: &Flavor,
     spec: &JobSpec,
     gpu: Option<&GpuRequest>,
+    look: &Look,
 ) -> Result<Vec<DeviceId>, Explanation> {
     let name = &site.name;
     let say = |code: &str, text: String| Err(Explanation::new(code, text));
@@ -291,9 +321,10 @@ fn fits(
             ),
         );
     }
+    look.memory(site, flavor.memory_mib)?;
     match gpu {
         None => Ok(Vec::new()),
-        Some(request) => choose_devices(tx, site, request),
+        Some(request) => choose_devices(tx, site, request, look),
     }
 }
 
@@ -305,14 +336,19 @@ fn used_memory(tx: &Tx<'_>, site: SiteId) -> u64 {
         .sum()
 }
 
-fn suits(device: &Device, request: &GpuRequest) -> bool {
+pub(crate) fn suits(device: &Device, request: &GpuRequest) -> bool {
     request.kind.is_none_or(|kind| kind == device.facts.kind)
         && device.facts.memory_mib >= request.min_memory_mib
         && (request.min_compute_capability == 0
             || device.facts.compute_capability >= request.min_compute_capability)
 }
 
-fn choose_devices(tx: &Tx<'_>, site: &Site, request: &GpuRequest) -> Result<Vec<DeviceId>, Explanation> {
+fn choose_devices(
+    tx: &Tx<'_>,
+    site: &Site,
+    request: &GpuRequest,
+    look: &Look,
+) -> Result<Vec<DeviceId>, Explanation> {
     let here: Vec<&Device> = tx.farm().devices.values().filter(|device| device.site == site.id).collect();
     let suitable: Vec<&&Device> = here.iter().filter(|device| suits(device, request)).collect();
     let wanted = request.count as usize;
@@ -328,10 +364,15 @@ fn choose_devices(tx: &Tx<'_>, site: &Site, request: &GpuRequest) -> Result<Vec<
     }
     let mut ready: Vec<&&Device> =
         suitable.iter().copied().filter(|device| device.state == DeviceState::Ready).collect();
+    let free = ready.len();
+    ready.retain(|device| look.allows(device));
     if ready.len() >= wanted {
         // The device that has rested longest: wear and heat are spread, and a sick one is found sooner.
         ready.sort_by_key(|device| (device.since, device.id));
         return Ok(ready.into_iter().take(wanted).map(|device| device.id).collect());
+    }
+    if free >= wanted {
+        return Err(look.kept_devices(site.id));
     }
     let sick =
         suitable.iter().filter(|device| matches!(device.state, DeviceState::Quarantined { .. })).count();
@@ -427,6 +468,8 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         id: attempt_id,
         job: job.id,
         owner: job.owner,
+        stake: Some(Box::new(place.stake)),
+        account: job.account.clone().or_else(|| queue::account_of(tx.farm(), job.owner)),
         fence,
         runner: runner_id,
         site: place.site,

@@ -268,11 +268,6 @@ fn end_lease(
         // The machine's own absence has not been reported: the confirmation is early and will come again.
         return Ok(());
     }
-    let repository = tx.farm().repository_of(tx.attempt(lease.attempt)?.owner);
-    let held = tx.now().since(lease.claimed_at);
-    let micros =
-        u64::try_from(held.as_micros()).unwrap_or(u64::MAX).saturating_mul(lease.devices.len() as u64);
-    tx.usage("gpu_micros", micros, lease.attempt, repository);
     for id in lease.devices.clone() {
         let device = tx.device(id)?;
         let trouble = sick.iter().find(|(sick, _)| *sick == id).map(|(_, text)| text.clone());

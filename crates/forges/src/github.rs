@@ -49,7 +49,7 @@ pub use checks::{CheckAction, CheckRun, CheckState, Conclusion, NewCheck};
 pub use client::{Clock, Github, GithubOptions};
 pub use deliveries::{DeliveredRequest, Delivery, DeliveryDetail, DeliveryPage};
 pub use endpoint::{Endpoint, Login, NameRefused, RepositoryPath, Target};
-pub use error::GithubError;
+pub use error::{GithubError, Silence};
 pub use jobs::{Etag, Job, Polled, RepositoryRef, Rerun, RunStatus, Runs, WorkflowRun};
 pub use key::{AppIdentity, AppKey};
 pub use login::{LoginApp, LoginError, challenge};

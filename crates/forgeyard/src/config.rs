@@ -1,7 +1,7 @@
 //! `forgeyard.toml`: what an operator writes, and the defaults of everything that is not written.
 //!
-//! Secrets are never in it: the webhook secret comes from `FORGEYARD_WEBHOOK_SECRET` or a file, the key of an App from a
-//! file (`[[forges]]` is in `connect.rs`).
+//! Secrets are never in it: keys of Apps and secrets of webhooks come from files (`[[forges]]` is in `connect.rs`), and that of
+//! a farm without connections from `FORGEYARD_WEBHOOK_SECRET` or a file.
 
 use crate::output::Wrong;
 use anyhow::{Context as _, Result};
@@ -10,6 +10,7 @@ use forgeyard_model::Secret;
 use forgeyard_model::access::Access;
 use forgeyard_model::config::{FarmConfig, Flavors, RepositoryConfig};
 use forgeyard_model::resources::{Flavor, GpuRequest, Image, ImageRoot, Isolation, Pool};
+use forgeyard_model::rules::QueueRules;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,9 @@ pub struct FileConfig {
     pub use_flavors: Option<Flavors>,
     /// Attempts at once.
     pub max_running: Option<u32>,
+    /// Caps, budgets and the order of the queue.
+    #[serde(default)]
+    pub queue: QueueRules,
     /// Where the conda build engine is.
     pub engine: Option<PathBuf>,
     /// Largest artifact, in MiB.
@@ -111,18 +115,13 @@ impl FileConfig {
             .map_err(|error| Wrong::new(error.to_string()).into())
     }
 
-    /// Secret of webhooks: the environment first, then the file.
+    /// Secret of webhooks of the forge `github`, for a farm whose connections name none: the environment first, then
+    /// the file.
     pub fn webhook_secret(&self) -> Result<Option<Secret>> {
         if let Ok(text) = std::env::var("FORGEYARD_WEBHOOK_SECRET") {
             return Ok(Some(Secret::new(text)));
         }
-        let Some(path) = &self.webhook_secret_file else { return Ok(None) };
-        let text = fs_err::read_to_string(path).context(Wrong::new("cannot read the webhook secret"))?;
-        if text.trim().is_empty() {
-            let text = format!("the webhook secret in {} is empty", path.display());
-            return Err(Wrong::new(text).into());
-        }
-        Ok(Some(Secret::new(text.trim())))
+        self.webhook_secret_file.as_deref().map(crate::connect::webhook_secret).transpose()
     }
 
     /// Where the engine is: the file, then `FORGEYARD_ENGINE`, then the usual place.
@@ -184,6 +183,7 @@ impl FileConfig {
             repositories: self.repositories.clone(),
             access,
             max_running: self.max_running.unwrap_or(16),
+            queue: self.queue.clone(),
             folder_channel: name("folders")?,
             engine_path: engine.display().to_string(),
         };
@@ -206,6 +206,18 @@ fn check(config: &FarmConfig) -> Result<()> {
             ));
         }
     }
+    for (place, repository) in config.repositories.iter().enumerate() {
+        let before = config.repositories.iter().take(place);
+        let namesake =
+            |other: &&RepositoryConfig| other.id == repository.id && other.forge != repository.forge;
+        if let Some(other) = before.into_iter().find(namesake) {
+            // Grants name repositories by number, and so would open both.
+            return wrong(format!(
+                "{} at {} and {} at {} have the same id {}, and grants could not tell them apart",
+                other.name, other.forge, repository.name, repository.forge, repository.id
+            ));
+        }
+    }
     for pool in &config.pools {
         if config.image(&pool.image).is_none() {
             return wrong(format!(
@@ -219,6 +231,34 @@ fn check(config: &FarmConfig) -> Result<()> {
                 pool.name
             ));
         }
+    }
+    queue_rules(config)
+}
+
+/// Rules of the queue must name what is there, and not contradict themselves.
+fn queue_rules(config: &FarmConfig) -> Result<()> {
+    let rules = &config.queue;
+    if let Some(problem) = rules.problems().into_iter().next() {
+        return wrong(problem);
+    }
+    let of_budgets = rules.budgets.iter().filter_map(|budget| budget.pool.as_ref());
+    let of_prices = rules.prices.iter().filter_map(|price| price.pool.as_ref());
+    if let Some(pool) = of_budgets.chain(of_prices).find(|pool| config.pool(pool).is_none()) {
+        return wrong(format!("[queue] names the pool `{pool}`, which is not declared under [[pools]]"));
+    }
+    let mut of_prices = rules.prices.iter().filter_map(|price| price.flavor.as_ref());
+    if let Some(flavor) = of_prices.find(|flavor| config.flavor(flavor).is_none()) {
+        return wrong(format!(
+            "[[queue.prices]] names the flavor `{flavor}`, which is not declared under [[flavors]]"
+        ));
+    }
+    let of_budgets = rules.budgets.iter().filter_map(|budget| budget.repository.as_ref());
+    let of_rules = rules.repositories.iter().map(|own| (&own.forge, own.id));
+    let mut named = of_budgets.map(|key| (&key.forge, key.id)).chain(of_rules);
+    if let Some((forge, id)) = named.find(|(forge, id)| config.repository(forge, *id).is_none()) {
+        return wrong(format!(
+            "[queue] names repository {id} at {forge}, which is not declared under [[repositories]]"
+        ));
     }
     Ok(())
 }
@@ -281,10 +321,56 @@ mod tests {
         assert!(config.pools.iter().any(|pool| pool.runners.is_some()));
     }
 
+    /// A grant names its repository by number; numbers are unique at one forge only.
+    #[test]
+    fn repositories_of_two_forges_with_one_number_are_refused() {
+        let of = |forge: &str| {
+            format!(
+                "[[repositories]]\nforge = \"{forge}\"\nid = 7\nname = \"a/b\"\nsource = \"https://x.example/a/b.git\"\n\
+                 protected = []\nchannel = \"gpu\"\n"
+            )
+        };
+        let text = format!("{}{}", of("github"), of("ghes"));
+        let config: FileConfig = toml_text::read("forgeyard.toml", &text).unwrap();
+        let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
+        assert!(error.contains("could not tell them apart"), "{error}");
+    }
+
     #[test]
     fn a_flavor_that_is_used_must_be_declared() {
         let config = FileConfig { flavors: Some(Vec::new()), ..FileConfig::default() };
         let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
         assert!(error.contains("not declared under [[flavors]]"), "{error}");
+    }
+    /// What `docs/github.md` shows about caps and budgets, and what is said about mistakes.
+    #[test]
+    fn rules_of_the_queue_are_read_and_mistakes_are_named() {
+        let read = |rules: &str| {
+            let repository = "[[repositories]]\nforge = 'github'\nid = 42\nname = 'octo/demo'\nsource = '/x'\n\
+                              protected = ['main']\nchannel = 'main'\n";
+            let file = toml_text::read::<FileConfig>("forgeyard.toml", &format!("{repository}{rules}"));
+            file.map_err(|error| error.to_string()).and_then(|file| {
+                file.farm(HostSize { cpus: 2, memory_mib: 8192 }).map_err(|error| error.to_string())
+            })
+        };
+        let rules = "[queue]\norder = ['postsubmit', 'presubmit', 'nightly']\n[queue.caps]\nperson = 2\n\
+                     [queue.caps.people]\n1001 = 5\n[queue.caps.organisations]\nocto = 7\n\
+                     [[queue.repositories]]\nforge = 'github'\nid = 42\nmax-running = 3\nweight = 2\n\
+                     [[queue.prices]]\npool = 'local'\nper-hour = 2.5\n\
+                     [[queue.budgets]]\nname = 'octo'\norganisation = 'octo'\nminutes = 600\nmoney = '40'\n";
+        let config = read(rules).unwrap();
+        assert_eq!(config.queue.caps.people[&1001], 5);
+        assert_eq!(config.queue.prices[0].per_hour.to_string(), "2.50");
+        for (mistake, part) in [
+            ("[queue.caps]\npersom = 2\n", "`persom`; did you mean"),
+            ("[[queue.repositories]]\nforge = 'github'\nid = 43\n", "repository 43 at github"),
+            ("[[queue.prices]]\npool = 'nowhere'\nper-hour = 1\n", "pool `nowhere`"),
+            ("[[queue.prices]]\nper-hour = 'much'\n", "`much` is not an amount"),
+            ("[[queue.budgets]]\nname = 'b'\n", "limits nothing"),
+            ("[queue]\norder = ['weekly']\n", "weekly"),
+        ] {
+            let error = read(mistake).unwrap_err();
+            assert!(error.contains(part), "{mistake}: {error}");
+        }
     }
 }

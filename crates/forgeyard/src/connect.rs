@@ -9,8 +9,12 @@
 //! [[forges.apps]]            # each further App adds its rate limits
 //! client-id = "Iv23li…"      # or app-id = 123456
 //! key-file = "/etc/forgeyard/app.pem"
+//! webhook-secret-file = "/etc/forgeyard/webhook.secret"
 //! # client-secret-file = "/etc/forgeyard/app.secret"   # people sign in to the console with it
 //! ```
+//!
+//! Each App has a webhook, and each webhook a secret: neither is shared between forges. `forgeyard forge connect github`
+//! makes an App and writes all of this.
 //!
 //! A key is read once, at the start, from its file, and is never shown. Nothing is called here: whether GitHub knows the
 //! App shows at the first call.
@@ -24,7 +28,7 @@ use forgeyard_forges::github::{
 };
 use forgeyard_model::{ForgeName, Secret};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What kind of code host it is.
@@ -36,7 +40,7 @@ pub enum Kind {
 }
 
 /// Where runners are registered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum At {
     /// At the one repository whose job they are for.
@@ -56,6 +60,8 @@ pub struct AppConfig {
     pub app_id: Option<u64>,
     /// File with the private key, PEM.
     pub key_file: PathBuf,
+    /// File with the secret of the App's webhook; none for a farm without an inbound port.
+    pub webhook_secret_file: Option<PathBuf>,
     /// File with the client secret: people then sign in to the console with this App. Needs `client-id`.
     pub client_secret_file: Option<PathBuf>,
 }
@@ -94,6 +100,8 @@ pub struct ForgeConfig {
     pub register_at: At,
     /// Numeric id of the runner group; 1 is the default group.
     pub runner_group: Option<u64>,
+    /// File with the secret of webhooks that were made by hand, at an organisation or a repository.
+    pub webhook_secret_file: Option<PathBuf>,
     /// The Apps.
     #[serde(default)]
     pub apps: Vec<AppConfig>,
@@ -124,7 +132,23 @@ impl AppConfig {
     }
 }
 
+/// Reads the secret of a webhook from its file.
+pub fn webhook_secret(path: &Path) -> Result<Secret> {
+    let wrong = |what: &str| Wrong::new(format!("the webhook secret in {} {what}", path.display()));
+    let text = fs_err::read_to_string(path).with_context(|| wrong("cannot be read"))?;
+    match text.trim() {
+        "" => Err(wrong("is empty").fix("write the secret of the webhook into it").into()),
+        text => Ok(Secret::new(text)),
+    }
+}
+
 impl ForgeConfig {
+    /// Secrets of its webhooks.
+    fn webhook_secrets(&self) -> Result<Vec<Secret>> {
+        let of_apps = self.apps.iter().filter_map(|app| app.webhook_secret_file.as_deref());
+        self.webhook_secret_file.as_deref().into_iter().chain(of_apps).map(webhook_secret).collect()
+    }
+
     fn endpoint(&self) -> Result<Endpoint> {
         let endpoint = match (&self.web_url, &self.api_url) {
             (None, None) => return Ok(Endpoint::github_com()),
@@ -223,7 +247,16 @@ pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections>
     for forge in forges {
         logins.extend(forge.login()?.map(|app| (forge.name.clone(), app)));
     }
-    Ok(Connections::new(made?).with_logins(logins))
+    if logins.len() > 1 {
+        // Access files name people by the numeric id of one forge.
+        let text = "people can sign in with one forge only: the same number is somebody else at another";
+        return Err(Wrong::new(text).fix("leave `client-secret-file` to one of the forges").into());
+    }
+    let all = Connections::new(made?).with_logins(logins);
+    forges.iter().try_fold(all, |all, forge| {
+        let secrets = forge.webhook_secrets()?;
+        Ok(if secrets.is_empty() { all } else { all.trusting(forge.name.clone(), secrets) })
+    })
 }
 
 #[cfg(test)]
@@ -259,6 +292,32 @@ mod tests {
         let made = made.of(&"github".parse().unwrap()).unwrap();
         assert_eq!(made.github().endpoint(), &Endpoint::github_com());
         assert_eq!(made.scale_sets()[0].labels, ["gpu"]);
+    }
+
+    #[test]
+    fn each_app_brings_the_secret_of_its_webhook_and_an_empty_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs_err::write(at("app.pem"), include_str!("../../forges/src/twin/app_key.pem")).unwrap();
+        let app = |number: u8| {
+            let file = at(&number.to_string());
+            format!(
+                "[[forges.apps]]\napp-id = {number}\nkey-file = \"{}\"\nwebhook-secret-file = \"{}\"\n",
+                at("app.pem").display(),
+                file.display()
+            )
+        };
+        let head = |name: &str| format!("[[forges]]\nname = \"{name}\"\nkind = \"github\"\n");
+        let text = format!("{}{}{}{}{}", head("github"), app(1), app(2), head("ghes"), app(3));
+        for (name, secret) in [("1", "one\n"), ("2", "two"), ("3", " ")] {
+            fs_err::write(at(name), secret).unwrap();
+        }
+        assert!(refused(&text).contains("is empty"));
+        fs_err::write(at("3"), "three").unwrap();
+        let made = connections(&read(&text).forges, &Clock::system()).unwrap();
+        let of = |name: &str| made.webhook_secrets(&name.parse().unwrap());
+        assert_eq!(of("github"), [Secret::new("one"), Secret::new("two")]);
+        assert_eq!(of("ghes"), [Secret::new("three")]);
     }
 
     #[test]

@@ -90,6 +90,17 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
     }
 }
 
+/// An error with its causes, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}
+
 /// Writes to standard output and ends the line. Unlike `println!` it does not panic when nobody reads any more.
 pub fn say(text: &str) -> Result<()> {
     say_raw(text)?;

@@ -1,7 +1,8 @@
 //! Attempts: numbered tries at a job. The number is the fence: results of a superseded attempt are refused.
 
+use crate::ledger::Stake;
 use crate::verdict::{ExitFacts, Outcome, Verdict};
-use crate::{ArtifactId, AttemptId, JobId, LeaseId, Owner, RunnerId, SiteId, Timestamp};
+use crate::{Account, ArtifactId, AttemptId, JobId, LeaseId, Owner, RunnerId, SiteId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Where an attempt is in its life.
@@ -70,6 +71,12 @@ pub struct Attempt {
     /// The job's owner.
     #[serde(flatten)]
     pub owner: Owner,
+    /// On whose account it runs, as its job said when it was placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
+    /// What it has in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stake: Option<Box<Stake>>,
     /// Its number, from 1.
     pub fence: u32,
     /// Its machine.

@@ -13,6 +13,7 @@ use crate::environment::Environment;
 use crate::input::JournalEntry;
 use crate::job::Job;
 use crate::lease::Lease;
+use crate::ledger::LedgerRow;
 use crate::pipeline::Pipeline;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
@@ -58,6 +59,8 @@ pub enum Row {
     Acceptance(Acceptance),
     /// A configuration.
     Config(ConfigVersion),
+    /// A row of the ledger.
+    Ledger(LedgerRow),
 }
 
 macro_rules! rows {
@@ -84,6 +87,7 @@ type Effect = PendingEffect;
 type Token = ApiToken;
 type Approval = HeadApproval;
 type Config = ConfigVersion;
+type Ledger = LedgerRow;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -103,6 +107,7 @@ rows! {
     Approval: "approval", HeadApproval::key;
     Acceptance: "acceptance", |row| row.person.id.to_string();
     Config: "config", |row| ConfigVersion::key(row.number);
+    Ledger: "ledger", |row| row.key.clone();
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.
@@ -133,7 +138,7 @@ pub struct EventRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageFact {
-    /// What was used: `runner_micros`, `gpu_micros`, `artifact_bytes`.
+    /// What was used: `runner_micros`, `gpu_micros`, `money_millionths`, `artifact_bytes`.
     pub what: String,
     /// How much, in the unit that the name carries.
     pub amount: u64,

@@ -4,6 +4,7 @@ use crate::Digest;
 use crate::access::Access;
 use crate::name::{ChannelName, FlavorName, ForgeName, ImageName, PoolName, SiteName};
 use crate::resources::{Flavor, Image, Pool};
+use crate::rules::QueueRules;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -66,6 +67,9 @@ pub struct FarmConfig {
     pub access: Access,
     /// Attempts at once in the whole farm.
     pub max_running: u32,
+    /// Caps, budgets and the order of the queue.
+    #[serde(default, skip_serializing_if = "QueueRules::is_default")]
+    pub queue: QueueRules,
     /// Channel of recipe folders that a person hands in; they are never promoted to a repository's channel.
     pub folder_channel: ChannelName,
     /// Where the conda build engine is mounted in a machine.

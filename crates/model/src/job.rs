@@ -7,7 +7,8 @@ use crate::package::TestSelection;
 use crate::resources::{GpuRequest, Limit};
 use crate::verdict::{Outcome, Verdict};
 use crate::{
-    ArtifactId, AttemptId, Digest, Explanation, FlavorName, ForgeName, JobId, Owner, PoolName, Timestamp,
+    Account, ArtifactId, AttemptId, Digest, Explanation, FlavorName, ForgeName, JobId, Owner, PoolName,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -260,6 +261,9 @@ pub struct Job {
     /// What it belongs to.
     #[serde(flatten)]
     pub owner: Owner,
+    /// On whose account it runs; absent in rows of older programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     /// Key, unique for its owner: `plan`, `build/fy-bandwidth`, `test/fy-bandwidth/gpu`, `runner/1`.
     pub key: String,
     /// What it is for.

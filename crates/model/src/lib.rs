@@ -8,6 +8,7 @@
 //! - persisted spellings are those of serde and are pinned by tests.
 
 pub mod access;
+pub mod account;
 pub mod approval;
 pub mod artifact;
 pub mod attempt;
@@ -28,6 +29,7 @@ pub mod input;
 pub mod job;
 pub mod lane;
 pub mod lease;
+pub mod ledger;
 pub mod machine;
 pub mod name;
 #[cfg(feature = "openapi")]
@@ -39,12 +41,14 @@ pub mod plan;
 pub mod principal;
 pub mod registration;
 pub mod resources;
+pub mod rules;
 pub mod runner;
 pub mod secret;
 pub mod site;
 pub mod time;
 pub mod verdict;
 
+pub use account::Account;
 pub use digest::Digest;
 pub use explain::Explanation;
 pub use id::*;

@@ -113,6 +113,10 @@ pub struct Registration {
     /// Installation of the app at the forge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installation: Option<u64>,
+    /// The scale set that it registers at; absent = by the REST interface. What its demand became since does not matter:
+    /// who registered it is asked to forget it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_set: Option<u64>,
     /// Its name at the forge; no other attempt ever has it.
     pub name: String,
     /// Labels that it registers with.

@@ -30,6 +30,25 @@ impl Timestamp {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
+
+    /// The calendar month (UTC): `2026-11`.
+    pub fn month(self) -> String {
+        let (year, month, _) = civil(self.days());
+        format!("{year:04}-{month:02}")
+    }
+
+    /// When the next calendar month (UTC) begins.
+    pub fn next_month(self) -> Timestamp {
+        let (_, _, day) = civil(self.days());
+        // No month is longer than 31 days, and no two are shorter than 32.
+        let within = self.days() - (day - 1) + 31;
+        let (_, _, day) = civil(within);
+        Self((within - (day - 1)).saturating_mul(86_400_000_000))
+    }
+
+    fn days(self) -> i64 {
+        self.0.div_euclid(86_400_000_000)
+    }
 }
 
 impl std::fmt::Display for Timestamp {
@@ -61,6 +80,19 @@ fn civil(days: i64) -> (i64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn months_begin_and_end_where_the_calendar_says() {
+        for (at, month, next) in [
+            (951_782_400_000_000, "2000-02", "2000-03-01T00:00:00.000Z"),
+            (1_704_067_199_999_999, "2023-12", "2024-01-01T00:00:00.000Z"),
+            (1_704_067_200_000_000, "2024-01", "2024-02-01T00:00:00.000Z"),
+            (1_706_745_599_000_000, "2024-01", "2024-02-01T00:00:00.000Z"),
+        ] {
+            let at = Timestamp::from_micros(at);
+            assert_eq!((at.month(), at.next_month().to_string()), (month.to_owned(), next.to_owned()));
+        }
+    }
 
     #[test]
     fn prints_known_instants() {

@@ -81,6 +81,7 @@ pub fn config() -> FarmConfig {
             ..Access::default()
         },
         max_running: 16,
+        queue: Default::default(),
         folder_channel: name("folders"),
         engine_path: "/opt/forgeyard/engine".to_owned(),
     }

@@ -64,7 +64,7 @@ pub async fn run(app: App, connection: Arc<Connection>, wish: ScaleSetWish, stop
                 }
             },
         };
-        if !rest(&stop, pause).await {
+        if !rest(&app, &stop, pause).await {
             return;
         }
     }
@@ -163,7 +163,7 @@ impl Listener {
                 RoundError::Forge(error) => error.cause() == Some(&Cause::SessionGone),
                 _ => false,
             };
-            if gone || errors >= ERRORS || !rest(stop, backoff(errors)).await {
+            if gone || errors >= ERRORS || !rest(&self.app, stop, backoff(errors)).await {
                 return;
             }
         }
@@ -202,14 +202,22 @@ impl Listener {
     /// Offers that the gate does not refuse. An offer whose run is not read in time is acquired: it is asked about again
     /// before its first step.
     async fn wanted(&self, offers: Vec<u64>) -> Vec<u64> {
-        let end = tokio::time::Instant::now() + DECISION;
+        let end = self.app.clock.now().plus(DECISION);
         let mut version = self.app.core.version();
         loop {
             version.borrow_and_update();
             let states: Vec<(u64, DemandState)> =
                 offers.iter().filter_map(|request| Some((*request, self.known(*request)?.state))).collect();
             let open = states.iter().any(|(_, state)| *state == DemandState::Unread);
-            if !open || !self.app.changed(&mut version, end).await {
+            let left = end.since(self.app.clock.now());
+            let changed = async {
+                tokio::select! {
+                    () = self.app.stop.cancelled() => false,
+                    () = self.app.clock.sleep(left) => false,
+                    changed = version.changed() => changed.is_ok(),
+                }
+            };
+            if !open || !changed.await {
                 let refused =
                     |state: &DemandState| matches!(state, DemandState::Refused { .. }) || state.ended();
                 let wanted = states.into_iter().filter(|(_, state)| !refused(state));

@@ -13,11 +13,15 @@ pub(crate) mod report;
 
 use crate::app::App;
 use crate::effect::causes;
+use forgeyard_forges::github::{Again, GithubError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often failed deliveries are looked for.
-const REDELIVERY: Duration = Duration::from_secs(120);
+/// How often failed deliveries are looked for. A job whose webhook failed is to be known two minutes later, and asking for
+/// it again takes a while as well.
+const REDELIVERY: Duration = Duration::from_secs(80);
+/// How soon it is looked again when a look did not come out.
+const REDELIVERY_AGAIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether a repository is to be polled.
 const POLL: Duration = Duration::from_secs(20);
 /// How often check runs may change: what happens meanwhile is told together.
@@ -29,9 +33,17 @@ pub fn start(app: &App, stop: &CancellationToken) {
         for place in 0..connection.github().apps() {
             let (app, connection, stop) = (app.clone(), connection.clone(), stop.clone());
             tokio::spawn(async move {
-                while rest(&stop, REDELIVERY).await {
-                    if let Err(error) = redelivery::round(&app, &connection, place).await {
-                        tracing::warn!(forge = %connection.forge(), error = causes(&error), "failed deliveries could not be looked for");
+                // At once: while the farm was away, every delivery failed.
+                loop {
+                    let pause = match redelivery::round(&app, &connection, place).await {
+                        Ok(_) => REDELIVERY,
+                        Err(error) => {
+                            tracing::warn!(forge = %connection.forge(), error = causes(&error), "failed deliveries could not be looked for");
+                            again(&app, &error)
+                        }
+                    };
+                    if !rest(&app, &stop, pause).await {
+                        return;
                     }
                 }
             });
@@ -44,7 +56,7 @@ pub fn start(app: &App, stop: &CancellationToken) {
             let mut poll = poll::Poll::default();
             loop {
                 poll.round(&polled, &known).await;
-                if !rest(&ending, POLL).await {
+                if !rest(&polled, &ending, POLL).await {
                     return;
                 }
             }
@@ -53,7 +65,7 @@ pub fn start(app: &App, stop: &CancellationToken) {
         tokio::spawn(async move {
             let mut checks = checks::Checks::default();
             let mut version = app.core.version();
-            while rest(&stop, CHECKS).await {
+            while rest(&app, &stop, CHECKS).await {
                 // Nothing is asked of the forge, or even looked at, while nothing changes.
                 if version.has_changed().unwrap_or(false) {
                     version.borrow_and_update();
@@ -64,11 +76,26 @@ pub fn start(app: &App, stop: &CancellationToken) {
     }
 }
 
+/// When a look that did not come out is tried again: soon, or when a limit allows it.
+fn again(app: &App, error: &RoundError) -> Duration {
+    match error {
+        RoundError::Forge(GithubError::Limited { until, .. }) => {
+            until.since(app.clock.now()).max(REDELIVERY_AGAIN)
+        }
+        RoundError::Forge(error)
+            if error.cause().is_some_and(|cause| cause.again() == Again::AfterChange) =>
+        {
+            REDELIVERY
+        }
+        _ => REDELIVERY_AGAIN,
+    }
+}
+
 /// Waits; `false` when the control plane stops.
-async fn rest(stop: &CancellationToken, pause: Duration) -> bool {
+async fn rest(app: &App, stop: &CancellationToken, pause: Duration) -> bool {
     tokio::select! {
         () = stop.cancelled() => false,
-        () = tokio::time::sleep(pause) => true,
+        () = app.clock.sleep(pause) => true,
     }
 }
 

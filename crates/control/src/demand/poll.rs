@@ -1,7 +1,7 @@
 //! Polling: what is queued at a forge, whoever told of it or did not.
 //!
 //! Only repositories with a grant or with open demand are polled, whatever the App is installed at: two lists of runs for
-//! each, every five minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
+//! each, every four minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
 //! queued job may belong to a run that has begun, and its run's entry does not change when it is queued; so the jobs of
 //! runs in progress are read in every round, those first that were not read for longest.
 //!
@@ -22,8 +22,9 @@ use forgeyard_model::input::Input;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Time between two polls of a repository.
-const EVERY: Duration = Duration::from_secs(300);
+/// Time between two polls of a repository. A job that nobody told of is to be known five minutes after it was queued, and
+/// a look takes a while as well.
+const EVERY: Duration = Duration::from_secs(240);
 /// The same for one that the App may not see: a person must act first.
 const BARRED: Duration = Duration::from_secs(1800);
 /// Pages of 100 runs that are read of each list.

@@ -10,12 +10,15 @@
 use super::RoundError;
 use crate::app::App;
 use crate::forges::Connection;
-use forgeyard_forges::github::Delivery;
-use forgeyard_model::Timestamp;
+use forgeyard_forges::github::{Delivery, GithubError};
+use forgeyard_model::{Timestamp, delivery};
+use futures::StreamExt as _;
 use std::collections::BTreeMap;
 
 /// Pages of 100 in one round, at most.
 const PAGES: usize = 100;
+/// Deliveries that are asked for at once.
+const AT_ONCE: usize = 8;
 /// How far back a farm looks that never looked before.
 const FIRST: i64 = 3600 * 1_000_000;
 /// How far looks overlap: a delivery is recorded a while after it was sent.
@@ -31,42 +34,68 @@ struct Group {
 }
 
 /// Looks for failed deliveries of the App at a place; answers how many were asked for again.
+///
+/// A call that fails takes nothing from the others: after an outage there are many, and a look that began anew with each
+/// lost answer would never come to its end. What was found is asked for; the error is answered, and the time of the last
+/// look stays, so that the next one finds the rest.
 pub async fn round(app: &App, connection: &Connection, place: usize) -> Result<usize, RoundError> {
     let key = format!("redelivery/{}/{place}", connection.forge());
     let started = app.clock.now();
     let last = app.store.setting(&key).await?.and_then(|text| text.parse().ok());
     let since = last.unwrap_or_else(|| started.as_micros().saturating_sub(FIRST)).saturating_sub(OVERLAP);
-    let deliveries = back_to(connection, place, Timestamp::from_micros(since)).await?;
-    let wanted = failed(&deliveries, |guid| app.core.read().deliveries.contains_key(guid));
-    for id in &wanted {
-        connection.github().redeliver(place, *id).await?;
+    let (deliveries, mut trouble) = back_to(connection, place, Timestamp::from_micros(since)).await;
+    let stored =
+        |guid: &str| app.core.read().deliveries.contains_key(&delivery::key(connection.forge(), guid));
+    let wanted = failed(&deliveries, stored);
+    let asked = futures::stream::iter(wanted)
+        .map(async |id| connection.github().redeliver(place, id).await)
+        .buffered(AT_ONCE)
+        .collect::<Vec<_>>()
+        .await;
+    let mut count = 0;
+    for answer in asked {
+        match answer {
+            Ok(()) => count += 1,
+            Err(error) => trouble = Some(error),
+        }
     }
-    if !wanted.is_empty() {
-        tracing::info!(forge = %connection.forge(), count = wanted.len(), "failed deliveries were asked for again");
-        metrics::counter!("forgeyard_redeliveries_total").increment(wanted.len() as u64);
+    if count > 0 {
+        tracing::info!(forge = %connection.forge(), count, "failed deliveries were asked for again");
+        metrics::counter!("forgeyard_redeliveries_total").increment(count as u64);
+    }
+    if let Some(error) = trouble {
+        return Err(error.into());
     }
     app.store.set_setting(&key, &started.as_micros().to_string()).await?;
-    Ok(wanted.len())
+    Ok(count)
 }
 
+/// Deliveries since a time, newest first, as far as they could be read, and what went wrong.
 async fn back_to(
     connection: &Connection,
     place: usize,
     since: Timestamp,
-) -> Result<Vec<Delivery>, RoundError> {
+) -> (Vec<Delivery>, Option<GithubError>) {
     let mut all = Vec::new();
     let mut cursor: Option<String> = None;
     for _ in 0..PAGES {
-        let page = connection.github().deliveries(place, cursor.as_deref()).await?;
+        let mut page = connection.github().deliveries(place, cursor.as_deref()).await;
+        if page.as_ref().is_err_and(|error| !matches!(error, GithubError::Limited { .. })) {
+            page = connection.github().deliveries(place, cursor.as_deref()).await;
+        }
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => return (all, Some(error)),
+        };
         let over = page.deliveries.last().is_none_or(|oldest| oldest.delivered_at < since);
         all.extend(page.deliveries.into_iter().filter(|delivery| delivery.delivered_at >= since));
         match page.next {
             Some(next) if !over => cursor = Some(next),
-            _ => return Ok(all),
+            _ => return (all, None),
         }
     }
     tracing::warn!(forge = %connection.forge(), pages = PAGES, "there are more deliveries than are looked through");
-    Ok(all)
+    (all, None)
 }
 
 /// The newest try of each event that no try brought here, oldest first.

@@ -78,7 +78,7 @@ pub async fn run(app: App, stop: CancellationToken) {
                 }
             },
             _ = version.changed() => {}
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = app.clock.sleep(Duration::from_secs(1)) => {}
         }
     }
 }
@@ -138,7 +138,7 @@ async fn settle(app: &App, id: EffectId, effect: Effect) -> Option<Timestamp> {
     if let Err(error) = app.core.give(input, farm()).await {
         // It stays in the outbox; without the pause a farm whose database is away would spin.
         tracing::warn!(effect = %id, %error, "the result of an effect was not taken");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        app.clock.sleep(Duration::from_secs(1)).await;
     }
     rest
 }

@@ -1,20 +1,24 @@
-//! `POST /webhooks/github`: a body is stored raw, with its GUID, before anything else is done with it.
+//! `POST /webhooks/{forge}`: a body is stored raw, with its GUID, before anything else is done with it.
 //!
-//! 202 only after a durable row; 401 for a wrong signature; 413 over 25 MiB (GitHub's own cap); 503 when it cannot be
+//! Each forge has secrets of its own, one for each of its Apps, and GUIDs of its own: neither a secret nor a GUID of one
+//! forge means anything at another. Gitea and Forgejo send the headers of GitHub beside their own, so one handler serves
+//! all.
+//!
+//! 404 for a forge that is not configured; 202 only after a durable row; 401 for a wrong signature; 413 over 25 MiB (GitHub's own cap); 503 when it cannot be
 //! stored in time, so that the sender knows.
 
 use super::Routes;
 use super::error::{HttpError, invalid};
 use crate::app::App;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_formats::webhook;
-use forgeyard_model::Digest;
 use forgeyard_model::input::{Input, Reply};
+use forgeyard_model::{Digest, ForgeName, Secret, delivery};
 
 /// Largest body, in bytes (GitHub caps payloads at 25 MB).
 pub const LIMIT: usize = 25 << 20;
@@ -22,7 +26,7 @@ pub const LIMIT: usize = 25 << 20;
 /// The routes.
 pub fn routes() -> Routes {
     let limit = axum::extract::DefaultBodyLimit::max(LIMIT);
-    Routes::new().route("/webhooks/github", routing::post(receive).layer(limit))
+    Routes::new().route("/webhooks/{forge}", routing::post(receive).layer(limit))
 }
 
 fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
@@ -31,6 +35,7 @@ fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 
 async fn receive(
     State(app): State<App>,
+    Path(forge): Path<String>,
     headers: HeaderMap,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Result<(StatusCode, Json<serde_json::Value>), HttpError> {
@@ -41,18 +46,16 @@ async fn receive(
         let kind = if large { ErrorKind::TooLarge } else { ErrorKind::Invalid };
         HttpError(ApiError::new(kind, "webhook.body", text))
     })?;
-    let Some(secret) = &app.webhook_secret else {
-        let error = ApiError::new(
-            ErrorKind::Unavailable,
-            "webhook.no_secret",
-            "this farm has no webhook secret, so no body can be trusted",
-        );
-        return Err(error.hint("set FORGEYARD_WEBHOOK_SECRET and start again").into());
-    };
-    webhook::verify_signature(secret, header(&headers, "x-hub-signature-256"), &body).map_err(|error| {
-        let error = ApiError::new(ErrorKind::Unauthenticated, "webhook.signature", error.to_string());
-        HttpError(error.hint("the secret of the webhook must be the one that the farm was started with"))
-    })?;
+    let forge = known(&app, &forge)?;
+    let secrets = app.webhook_secrets(&forge);
+    if secrets.is_empty() {
+        let text = format!("the forge `{forge}` has no webhook secret here, so no body of it can be trusted");
+        let error = ApiError::new(ErrorKind::Unavailable, "webhook.no_secret", text);
+        let hint = "name its file with `webhook-secret-file` under [[forges.apps]] or [[forges]], or set \
+                    FORGEYARD_WEBHOOK_SECRET for the forge `github`; then start again";
+        return Err(error.hint(hint).into());
+    }
+    signed(&secrets, header(&headers, "x-hub-signature-256"), &body)?;
     let event = header(&headers, "x-github-event")
         .ok_or_else(|| invalid("webhook.event", "the header X-GitHub-Event is missing"))?;
     let guid = header(&headers, "x-github-delivery").filter(|guid| plain(guid));
@@ -61,11 +64,37 @@ async fn receive(
     if !plain(event) {
         return Err(invalid("webhook.event", "the header X-GitHub-Event is not an event name"));
     }
+    let key = delivery::key(&forge, guid);
     let input =
-        Input::DeliveryReceived { guid: guid.to_owned(), event: event.to_owned(), body: Digest::of(&body) };
-    let stored = app.core.give_with_body(input, crate::core::farm(), Some((guid.to_owned(), body))).await?;
+        Input::DeliveryReceived { guid: key.clone(), event: event.to_owned(), body: Digest::of(&body) };
+    let stored = app.core.give_with_body(input, crate::core::farm(), Some((key, body))).await?;
     let repeated = stored == Reply::Unchanged;
     Ok((StatusCode::ACCEPTED, Json(serde_json::json!({ "guid": guid, "repeated": repeated }))))
+}
+
+/// The forge of this name, if this farm has one.
+fn known(app: &App, name: &str) -> Result<ForgeName, HttpError> {
+    let unknown = || {
+        let text = "this farm has no forge of the name in the address";
+        let error = ApiError::new(ErrorKind::NotFound, "webhook.no_forge", text);
+        HttpError(error.hint("the address ends with the `name` of a [[forges]] in forgeyard.toml"))
+    };
+    let forge: ForgeName = name.parse().map_err(|_| unknown())?;
+    if app.forge_names().contains(&forge) { Ok(forge) } else { Err(unknown()) }
+}
+
+/// Refuses a body that no secret of its forge signed. All are tried: a body does not say which App it is for.
+fn signed(secrets: &[&Secret], signature: Option<&str>, body: &[u8]) -> Result<(), HttpError> {
+    let mut refused = None;
+    for secret in secrets {
+        match webhook::verify_signature(secret, signature, body) {
+            Ok(()) => return Ok(()),
+            Err(error) => refused = Some(error),
+        }
+    }
+    let text = refused.map(|error| error.to_string()).unwrap_or_default();
+    let error = ApiError::new(ErrorKind::Unauthenticated, "webhook.signature", text);
+    Err(error.hint("the secret of the webhook must be the one that the farm was started with").into())
 }
 
 fn plain(text: &str) -> bool {

@@ -105,6 +105,7 @@ fn job_of(
     Job {
         id: JobId::derive(pipeline.id, key),
         owner: pipeline.id.into(),
+        account: None,
         key: key.to_owned(),
         kind,
         spec: Some(JobSpec {
@@ -172,6 +173,8 @@ pub fn attempt_of(
         id: attempt,
         job: job.id,
         owner: pipeline.id.into(),
+        account: None,
+        stake: None,
         fence: 1,
         runner: RunnerId::derive(attempt, "runner"),
         site: site_id(1),

@@ -90,7 +90,7 @@ async fn with_webhooks_off_a_job_is_found_served_and_its_end_is_read_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn repository_is_polled_every_five_minutes_and_not_before() {
+async fn repository_is_polled_every_four_minutes_and_not_before() {
     let world = World::new().await;
     let app = &world.plane.app;
     let connection = app.forges.of(&name("github")).unwrap();
@@ -99,7 +99,7 @@ async fn repository_is_polled_every_five_minutes_and_not_before() {
     let calls = world.calls_about("/actions/runs");
     poll.round(app, connection).await;
     assert_eq!(world.calls_about("/actions/runs"), calls, "it is not due");
-    world.twin.advance(Duration::from_secs(301)).await;
+    world.twin.advance(Duration::from_secs(241)).await;
     poll.round(app, connection).await;
     assert_eq!(world.calls_about("/actions/runs"), calls + 2);
     world.plane.stop().await;

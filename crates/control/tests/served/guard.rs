@@ -11,7 +11,7 @@ use forgeyard_model::{Id, Timestamp};
 /// Routes that answer strangers, each for a reason.
 const OPEN: [(&str, &str); 15] = [
     ("/openapi.json", "describes the routes, which are the same everywhere"),
-    ("/webhooks/github", "proved by the signature of its body"),
+    ("/webhooks/{forge}", "proved by the signature of its body"),
     ("/agent/v1/redeem", "proved by a one-shot token in its body"),
     ("/site/v1/join", "proved by the join token in its body"),
     ("/channels/{name}", "published"),
@@ -53,6 +53,7 @@ fn filled(path: &str) -> String {
         .replace("{attempt}", &id("att"))
         .replace("{digest}", &forgeyard_model::Digest::of(b"x").to_string())
         .replace("{kind}", "source")
+        .replace("{forge}", "github")
         .replace("{name}", "main")
         .replace("{subdir}", "noarch")
         .replace("{file}", "repodata.json")

@@ -12,6 +12,7 @@ mod effect;
 mod environment;
 mod job;
 pub(crate) mod lease;
+mod ledger;
 mod pipeline;
 mod runner;
 mod site;
@@ -32,6 +33,7 @@ use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
+use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
@@ -93,6 +95,7 @@ aggregates! {
     Approval: HeadApproval;
     Acceptance: Acceptance;
     Config: ConfigVersion;
+    Ledger: LedgerRow;
 }
 
 fn unknown(kind: &str) -> Error {

@@ -3,6 +3,7 @@
 
 mod forge;
 
+use forgeyard_model::account::{RepositoryKey, WorkClass};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::channel::{Channel, ChannelEntry};
@@ -16,9 +17,11 @@ use forgeyard_model::forge::{ForgeEvent, Person, Repository, Trigger};
 use forgeyard_model::input::{Input, JournalEntry};
 use forgeyard_model::job::{ForgeRunner, Hold, Job, JobKind, JobSpec, JobState, Step};
 use forgeyard_model::lease::{Lease, LeaseState};
+use forgeyard_model::ledger::{Entry, LedgerRow, RepositoryUse, RunTimes, Stake};
 use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
 use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
 use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot, Isolation};
+use forgeyard_model::rules::Money;
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::{HostFacts, Site};
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
@@ -55,6 +58,18 @@ impl Default for Samples {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// On whose account a sample runs.
+fn account() -> Account {
+    let repository = RepositoryKey { forge: parsed("github"), id: u64::MAX };
+    Account { repository, organisation: "octo".to_owned(), person: 1, class: WorkClass::Nightly }
+}
+
+/// What a sample has in use.
+fn stake() -> Stake {
+    let (pool, flavor) = (parsed("small"), parsed("small"));
+    Stake { pool, flavor, devices: 2, seconds: u64::MAX, expected: Some(7), per_hour: Money(1_500_000) }
 }
 
 impl Samples {
@@ -283,6 +298,7 @@ impl Samples {
         Job {
             id: self.id(),
             owner,
+            account: number.is_multiple_of(3).then(account),
             key: format!("build/{number}"),
             kind: pick(number, vec![JobKind::Plan, JobKind::Build, JobKind::Test, JobKind::Runner]),
             spec: number.is_multiple_of(2).then(|| JobSpec {
@@ -366,6 +382,8 @@ impl Samples {
             id: runner.attempt,
             job: job.id,
             owner: job.owner,
+            account: job.account.clone(),
+            stake: number.is_multiple_of(2).then(|| Box::new(stake())),
             fence,
             runner: runner.id,
             site: runner.site,
@@ -516,6 +534,22 @@ impl Samples {
         }
     }
 
+    /// A row of the ledger.
+    pub fn ledger(&mut self) -> LedgerRow {
+        let number = self.number();
+        let repository = RepositoryKey { forge: parsed("github"), id: number };
+        if number.is_multiple_of(2) {
+            let (work, flavor) = (AWKWARD.to_owned(), parsed("small"));
+            let key = LedgerRow::times_key(&repository, &work, &flavor);
+            let times = RunTimes { repository, work, flavor, seconds: vec![1, u32::MAX] };
+            return LedgerRow { key, entry: Entry::Times(times), generation: 1 };
+        }
+        let key = LedgerRow::use_key(&repository);
+        let mut used = RepositoryUse::new(repository, "octo".to_owned(), self.at());
+        used.charge(self.at(), &parsed("small"), &stake().used(1_000_000), 60);
+        LedgerRow { key, entry: Entry::Use(used), generation: 1 }
+    }
+
     /// A token.
     pub fn token(&mut self) -> ApiToken {
         let number = self.number();
@@ -659,6 +693,7 @@ impl Samples {
         ]
         .map(|effect| self.effect(effect));
         let token = self.token();
+        let ledger = [self.ledger(), self.ledger()];
         let mut rows: Vec<Row> = vec![
             // Children before parents: references are checked at the end.
             lease.into(),
@@ -682,6 +717,7 @@ impl Samples {
         ];
         rows.extend(devices.map(Row::from));
         rows.extend(effects.map(Row::from));
+        rows.extend(ledger.map(Row::from));
         rows
     }
 }

@@ -12,7 +12,7 @@ use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::registration::{Registration, RegistrationState, TakenAnswer};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::verdict::{RetryPolicy, Verdict};
-use forgeyard_model::{AttemptId, Explanation, RunnerId, deadline};
+use forgeyard_model::{AttemptId, DemandId, Explanation, RunnerId, deadline};
 use std::time::Duration;
 
 /// Names that are asked for at most.
@@ -50,6 +50,7 @@ pub(crate) fn up(tx: &mut Tx<'_>, attempt: AttemptId, runner: RunnerId) -> Resul
         demand: demand.id,
         repository: demand.repository,
         installation: demand.installation,
+        scale_set: demand.scale_set.map(|request| request.set),
         name: name(attempt.id, 1),
         labels: demand.labels,
         state: RegistrationState::Asked,
@@ -67,14 +68,18 @@ pub(crate) fn up(tx: &mut Tx<'_>, attempt: AttemptId, runner: RunnerId) -> Resul
     Ok(())
 }
 
+/// The scale set of a demand, as far as is known now.
+fn set_of(tx: &Tx<'_>, demand: DemandId) -> Option<u64> {
+    tx.farm().demands.get(&demand)?.scale_set.map(|request| request.set)
+}
+
 fn ask(tx: &mut Tx<'_>, runner: &Runner, registration: &Registration) {
-    let scale_set = tx.farm().demands.get(&registration.demand).and_then(|demand| demand.scale_set);
     let effect = Effect::MintRunner {
         demand: registration.demand,
         runner: runner.id,
         repository: registration.repository.clone(),
         installation: registration.installation,
-        scale_set: scale_set.map(|request| request.set),
+        scale_set: registration.scale_set,
         name: registration.name.clone(),
         labels: registration.labels.clone(),
     };
@@ -137,6 +142,7 @@ pub(crate) fn name_taken(tx: &mut Tx<'_>, runner: RunnerId, taken: &str) -> Resu
     }
     registration.asks += 1;
     registration.name = name(runner.attempt, registration.asks);
+    registration.scale_set = set_of(tx, registration.demand);
     ask(tx, &runner, &registration);
     runner.registration = Some(Box::new(registration));
     tx.move_registration(runner, RegistrationEvent::RegistrationAsked, RegistrationState::Asked)
@@ -223,6 +229,7 @@ pub(crate) fn lost(tx: &mut Tx<'_>, attempt: AttemptId, fence: u32) -> Result<Re
     forget_name(tx, runner.id, &registration.name, Some(at_forge))?;
     registration.asks += 1;
     registration.name = name(attempt.id, registration.asks);
+    registration.scale_set = set_of(tx, registration.demand);
     (registration.minted_at, registration.fetched_at, registration.idle_until) = (None, None, None);
     ask(tx, &runner, &registration);
     runner.registration = Some(registration);
@@ -234,25 +241,23 @@ pub(crate) fn lost(tx: &mut Tx<'_>, attempt: AttemptId, fence: u32) -> Result<Re
 fn forget_name(tx: &mut Tx<'_>, runner: RunnerId, name: &str, at_forge: Option<u64>) -> Result<(), Refusal> {
     let row = tx.runner(runner)?;
     let Some(registration) = &row.registration else { return Ok(()) };
-    let effect = deregister(tx, runner, registration, name, at_forge);
+    let effect = deregister(runner, registration, name, at_forge);
     tx.effect(runner, &format!("forget/{name}"), effect);
     Ok(())
 }
 
 fn deregister(
-    tx: &Tx<'_>,
     runner: RunnerId,
     registration: &Registration,
     name: &str,
     forge_runner: Option<u64>,
 ) -> Effect {
-    let scale_set = tx.farm().demands.get(&registration.demand).and_then(|demand| demand.scale_set);
     Effect::Deregister {
         demand: registration.demand,
         runner,
         repository: registration.repository.clone(),
         installation: registration.installation,
-        scale_set: scale_set.map(|request| request.set),
+        scale_set: registration.scale_set,
         name: name.to_owned(),
         forge_runner,
     }
@@ -269,7 +274,7 @@ pub(crate) fn leave(tx: &mut Tx<'_>, mut runner: Runner, reason: Explanation) ->
     registration.leaves += 1;
     registration.idle_until = None;
     let registration = registration.clone();
-    let effect = deregister(tx, runner.id, &registration, &registration.name, at_forge);
+    let effect = deregister(runner.id, &registration, &registration.name, at_forge);
     tx.effect(runner.id, &format!("leave/{}", registration.leaves), effect);
     tx.move_registration(
         runner,
@@ -347,7 +352,7 @@ pub(crate) fn busy(tx: &mut Tx<'_>, runner: RunnerId, name: &str) -> Result<(), 
         None => {
             registration.leaves += 1;
             let pause = Duration::from_secs(1 << registration.leaves.min(9)).min(LONGEST_PAUSE);
-            let effect = deregister(tx, runner.id, &registration, name, at_forge);
+            let effect = deregister(runner.id, &registration, name, at_forge);
             let key = format!("leave/{}", registration.leaves);
             tx.effect_at(runner.id, &key, effect, tx.now().plus(pause));
             runner.registration = Some(Box::new(registration));

@@ -170,6 +170,17 @@ impl App {
 impl Github {
     /// A client. Nothing is called yet.
     pub fn new(options: GithubOptions) -> Result<Self, GithubError> {
+        let wire = Wire::new(&options.http)?;
+        Self::over(options, wire)
+    }
+
+    /// A client of a *simulated* GitHub in the same process: everything but the sockets.
+    #[cfg(feature = "twin")]
+    pub fn direct(options: GithubOptions, direct: crate::twin::Direct) -> Result<Self, GithubError> {
+        Self::over(options, Wire::Direct(direct))
+    }
+
+    fn over(options: GithubOptions, wire: Wire) -> Result<Self, GithubError> {
         if options.apps.is_empty() {
             let reason = "at least one is needed, calls without one are never made".to_owned();
             return Err(GithubError::Setup { what: "Apps".to_owned(), reason });
@@ -183,7 +194,7 @@ impl Github {
         };
         Ok(Self {
             inner: Arc::new(Inner {
-                wire: Wire::new(&options.http)?,
+                wire,
                 endpoint: options.endpoint,
                 clock: options.clock,
                 apps: options.apps.into_iter().map(app).collect(),

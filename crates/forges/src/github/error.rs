@@ -28,7 +28,7 @@ pub enum GithubError {
         call: String,
         /// The cause.
         #[source]
-        source: reqwest::Error,
+        source: Silence,
     },
     /// The answer is not what GitHub's documentation says.
     #[error("{call}: cannot understand the answer: field `{field}`: {reason}")]
@@ -64,6 +64,29 @@ pub enum GithubError {
     },
 }
 
+/// Why there was no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Silence {
+    /// The connection.
+    #[error(transparent)]
+    Connection(reqwest::Error),
+    /// A simulated GitHub gave none, as its script says.
+    #[cfg(feature = "twin")]
+    #[error("the simulated answer is lost")]
+    Simulated,
+}
+
+impl Silence {
+    /// Whether nothing was ever sent.
+    fn before_sending(&self) -> bool {
+        match self {
+            Self::Connection(error) => error.is_connect(),
+            #[cfg(feature = "twin")]
+            Self::Simulated => false,
+        }
+    }
+}
+
 fn in_words(id: &Option<String>) -> String {
     id.as_ref().map(|id| format!(" (request {id})")).unwrap_or_default()
 }
@@ -80,7 +103,7 @@ impl GithubError {
     /// Whether the call may have had its effect although it failed: its outcome is to be read back.
     pub fn outcome_unknown(&self) -> bool {
         match self {
-            Self::Transport { source, .. } => !source.is_connect(),
+            Self::Transport { source, .. } => !source.before_sending(),
             Self::Answer { .. } => true,
             Self::Refused { status, .. } => *status >= 500,
             _ => false,

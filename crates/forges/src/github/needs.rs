@@ -2,7 +2,7 @@
 //! and the doctor holds installations against it.
 
 use super::apps::Installation;
-use super::endpoint::{Endpoint, Target};
+use super::endpoint::{Endpoint, Login, Target};
 use serde_json::{Map, Value, json};
 
 /// A permission that the farm needs.
@@ -84,15 +84,24 @@ pub const NEEDS: &[Need] = &[
 /// Events that the App subscribes to.
 pub const EVENTS: &[&str] = &["check_run", "pull_request", "push", "workflow_job"];
 
+impl Place {
+    /// Where runners for a target are registered.
+    pub const fn of(target: &Target) -> Self {
+        match target {
+            Target::Organisation(_) => Self::Organisation,
+            Target::Repository(_) => Self::Repository,
+        }
+    }
+}
+
+/// What an App needs whose runners are registered there; of [`Place::Anywhere`], only what every App needs.
+pub fn at(place: Place) -> impl Iterator<Item = &'static Need> {
+    NEEDS.iter().filter(move |need| need.place == Place::Anywhere || need.place == place)
+}
+
 /// The permissions that an installation lacks for what is registered there.
 pub fn missing(installation: &Installation, target: &Target) -> Vec<&'static Need> {
-    let here = match target {
-        Target::Organisation(_) => Place::Organisation,
-        Target::Repository(_) => Place::Repository,
-    };
-    NEEDS
-        .iter()
-        .filter(|need| need.place == Place::Anywhere || need.place == here)
+    at(Place::of(target))
         .filter(|need| {
             let held = installation.permissions.get(need.permission).map(String::as_str);
             rank(held.unwrap_or_default()) < rank(need.level)
@@ -114,37 +123,53 @@ fn rank(level: &str) -> u8 {
     }
 }
 
+/// What the manifest of a new App says.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// Name for people, unique at the whole GitHub.
+    pub name: String,
+    /// Address of the farm, shown to people.
+    pub farm: String,
+    /// Where GitHub sends the browser with the code.
+    pub redirect: String,
+    /// Where webhooks go; none for a farm without an inbound port.
+    pub hook: Option<String>,
+    /// Where runners will be registered: nothing is asked for that is of use elsewhere only.
+    pub place: Place,
+}
+
 /// The manifest of a new App, to be posted by the person's browser as the field `manifest` of a form to
-/// [`manifest_page`]. `hook` is none for a farm without an inbound port.
-pub fn manifest(name: &str, farm: &str, redirect: &str, hook: Option<&str>) -> Value {
+/// [`manifest_page`].
+pub fn manifest(wish: &Wish) -> Value {
     let permissions: Map<String, Value> =
-        NEEDS.iter().map(|need| (need.permission.to_owned(), need.level.into())).collect();
+        at(wish.place).map(|need| (need.permission.to_owned(), need.level.into())).collect();
     let mut manifest = json!({
-        "name": name,
-        "url": farm,
-        "redirect_url": redirect,
+        "name": wish.name,
+        "url": wish.farm,
+        "redirect_url": wish.redirect,
         "public": false,
         "default_permissions": permissions,
     });
-    if let Some(hook) = hook {
+    if let Some(hook) = &wish.hook {
         manifest["hook_attributes"] = json!({ "url": hook, "active": true });
         manifest["default_events"] = json!(EVENTS);
     }
     manifest
 }
 
-/// Where the form with the manifest is posted to: at an organisation, or at the person's own account for a single
-/// repository.
-pub fn manifest_page(endpoint: &Endpoint, target: &Target) -> String {
-    match target {
-        Target::Organisation(login) => format!("{}/organizations/{login}/settings/apps/new", endpoint.web()),
-        Target::Repository(_) => format!("{}/settings/apps/new", endpoint.web()),
+/// Where the form with the manifest is posted to: at an organisation, or at the person's own account. GitHub hands
+/// `state` back with its code.
+pub fn manifest_page(endpoint: &Endpoint, organisation: Option<&Login>, state: &str) -> String {
+    match organisation {
+        Some(login) => format!("{}/organizations/{login}/settings/apps/new?state={state}", endpoint.web()),
+        None => format!("{}/settings/apps/new?state={state}", endpoint.web()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn each_missing_permission_is_found_where_it_is_needed() {
@@ -175,19 +200,61 @@ mod tests {
         assert_eq!(silent(&installation(&all)), ["check_run", "pull_request"]);
     }
 
+    fn wish(place: Place, hook: Option<&str>) -> Wish {
+        let text = str::to_owned;
+        Wish {
+            name: text("farm"),
+            farm: text("https://farm.example"),
+            redirect: text("http://127.0.0.1:8080/callback"),
+            hook: hook.map(text),
+            place,
+        }
+    }
+
+    #[test]
+    fn manifest_asks_for_exactly_what_is_needed_where_runners_are_registered() {
+        for place in [Place::Organisation, Place::Repository] {
+            let asked = manifest(&wish(place, Some("https://farm.example/webhooks/github")));
+            let asked_for: BTreeMap<&str, &str> = asked["default_permissions"]
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(|(name, level)| (name.as_str(), level.as_str().unwrap()))
+                .collect();
+            let needed: BTreeMap<&str, &str> = NEEDS
+                .iter()
+                .filter(|need| [Place::Anywhere, place].contains(&need.place))
+                .map(|need| (need.permission, need.level))
+                .collect();
+            assert_eq!(asked_for, needed);
+            assert_eq!(asked["default_events"], json!(EVENTS));
+            assert_eq!(asked["public"], false);
+            // An App that was made so lacks nothing.
+            let target = if place == Place::Organisation { "conda" } else { "conda/feedstock" };
+            let made = Installation {
+                id: 1,
+                account: None,
+                repository_selection: None,
+                permissions: needed.iter().map(|(name, level)| ((*name).into(), (*level).into())).collect(),
+                events: EVENTS.iter().map(|event| (*event).to_owned()).collect(),
+                suspended_at: None,
+            };
+            assert!(missing(&made, &Target::parse(target).unwrap()).is_empty());
+            assert!(silent(&made).is_empty());
+        }
+        let at_organisation = manifest(&wish(Place::Organisation, None));
+        assert!(at_organisation["default_permissions"].get("administration").is_none());
+    }
+
     #[test]
     fn a_farm_without_an_inbound_port_asks_for_no_webhook() {
-        let with = manifest(
-            "farm",
-            "https://farm.example",
-            "https://farm.example/connect",
-            Some("https://farm.example/w"),
-        );
+        let with = manifest(&wish(Place::Organisation, Some("https://farm.example/w")));
         assert_eq!(with["hook_attributes"]["url"], "https://farm.example/w");
-        assert_eq!(with["default_permissions"]["checks"], "write");
-        let without = manifest("farm", "http://127.0.0.1:8080", "http://127.0.0.1:8080/connect", None);
+        let without = manifest(&wish(Place::Organisation, None));
         assert!(without.get("hook_attributes").is_none() && without.get("default_events").is_none());
-        let page = manifest_page(&Endpoint::github_com(), &Target::parse("conda").unwrap());
-        assert_eq!(page, "https://github.com/organizations/conda/settings/apps/new");
+        let endpoint = Endpoint::github_com();
+        let page = manifest_page(&endpoint, Some(&Login::parse("conda").unwrap()), "s");
+        assert_eq!(page, "https://github.com/organizations/conda/settings/apps/new?state=s");
+        assert_eq!(manifest_page(&endpoint, None, "s"), "https://github.com/settings/apps/new?state=s");
     }
 }

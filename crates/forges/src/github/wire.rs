@@ -4,7 +4,7 @@
 //! Invariants: an answer is read up to a limit; a redirect is never followed by the library; an error names the
 //! method and the path, and neither query nor token.
 
-use super::error::GithubError;
+use super::error::{GithubError, Silence};
 use bytes::BytesMut;
 use forgeyard_model::Secret;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
@@ -65,9 +65,13 @@ pub(crate) struct Answer {
     pub(crate) body: BytesMut,
 }
 
-/// The connection pool.
-#[derive(Debug, Clone)]
-pub(crate) struct Wire(Client);
+/// The connection pool, or the way to a simulated GitHub in the same process.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    Http(Client),
+    #[cfg(feature = "twin")]
+    Direct(crate::twin::Direct),
+}
 
 impl Wire {
     pub(crate) fn new(options: &HttpOptions) -> Result<Self, GithubError> {
@@ -88,13 +92,18 @@ impl Wire {
             builder = builder.tls_certs_merge(read.map_err(wrong)?);
         }
         let client = builder.build().map_err(|error| setup("connections".to_owned())(error.to_string()))?;
-        Ok(Self(client))
+        Ok(Self::Http(client))
     }
 
     /// Sends a request and reads its answer. An error means that there was none.
     pub(crate) async fn exchange(&self, request: Request) -> Result<Answer, GithubError> {
+        let client = match self {
+            Self::Http(client) => client,
+            #[cfg(feature = "twin")]
+            Self::Direct(direct) => return directly(direct, request).await,
+        };
         let Request { call, method, url, proof, headers, body, timeout } = request;
-        let mut builder = self.0.request(method, url);
+        let mut builder = client.request(method, url);
         if let Some(proof) = authorization(&proof) {
             builder = builder.header(AUTHORIZATION, proof);
         }
@@ -109,7 +118,7 @@ impl Wire {
         }
         let lost = |source: reqwest::Error| GithubError::Transport {
             call: call.clone(),
-            source: source.without_url(),
+            source: Silence::Connection(source.without_url()),
         };
         let mut response = builder.send().await.map_err(lost)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -123,6 +132,34 @@ impl Wire {
         }
         Ok(Answer { call, status, headers, body })
     }
+}
+
+/// The same exchange with a simulated GitHub, without sockets.
+#[cfg(feature = "twin")]
+async fn directly(direct: &crate::twin::Direct, request: Request) -> Result<Answer, GithubError> {
+    let Request { call, method, url, proof, headers, body, timeout: _ } = request;
+    let mut asked = crate::twin::Request::new(method.as_str(), &crate::twin::decoded(url.path()));
+    asked.query = url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
+    for (name, value) in &headers {
+        asked = asked.header(name, value);
+    }
+    if let Some(proof) = authorization(&proof).as_ref().and_then(|proof| proof.to_str().ok()) {
+        asked = asked.header("authorization", proof);
+    }
+    if let Some(body) = &body {
+        asked = asked.json(body);
+    }
+    let Some(reply) = direct(asked).await else {
+        return Err(GithubError::Transport { call, source: Silence::Simulated });
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in &reply.headers {
+        let name = reqwest::header::HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    }
+    Ok(Answer { call, status: reply.status, headers, body: BytesMut::from(reply.body.as_slice()) })
 }
 
 fn authorization(proof: &Proof) -> Option<HeaderValue> {

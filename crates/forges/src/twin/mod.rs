@@ -28,6 +28,7 @@ mod jit;
 mod jobs;
 mod limits;
 mod login;
+mod pages;
 mod repositories;
 mod rest;
 mod runner;
@@ -44,7 +45,7 @@ mod wire;
 
 pub use accounts::Account;
 pub use auth::{APP_KEY, App, Installation, PERMISSIONS, app_jwt, sign_jwt};
-pub use calls::{Call, Outcome, Reply, Request, Served};
+pub use calls::{Call, Direct, Outcome, Reply, Request, Served};
 pub use checks::CheckRun;
 pub use clock::{ManualClock, iso};
 pub use faults::{CallFault, Misbehaviour};
@@ -56,6 +57,7 @@ pub use runner::{EXIT_DONE, EXIT_REFUSED, EXIT_TOO_OLD, GivenJob, Runner, Runner
 pub use runners::{Group, MintError, RemoveError, RunnerRow, RunnerSpec, Scope};
 pub use scale_sets::{ScaleSet, SetError};
 pub use server::Twin;
+pub(crate) use server::decoded;
 pub use setup::Setup;
 pub use stand_in::{Behaviour, Phase};
 pub use state::{State, Urls};

@@ -284,7 +284,7 @@ async fn read(request: hyper::Request<Incoming>) -> Result<Request, Lost> {
 }
 
 /// A text with its `%41` escapes resolved; what is no escape stays.
-fn decoded(text: &str) -> String {
+pub(crate) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, tail)) = rest.split_first() {

@@ -5,6 +5,7 @@
 
 use super::jobs::Conclusion;
 use super::state::{State, Timer};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How a stand-in runner behaves.
@@ -110,6 +111,7 @@ impl State {
         }
         stand_in.phase = Phase::Dead;
         stand_in.step += 1;
+        self.stand_in_news.insert(id);
         if let Some(runner) = stand_in.runner {
             self.disconnect(runner);
         }
@@ -123,9 +125,15 @@ impl State {
         }
         stand_in.phase = Phase::Dead;
         stand_in.step += 1;
+        self.stand_in_news.insert(id);
         if let Some(runner) = stand_in.runner {
             self.fall_silent(runner);
         }
+    }
+
+    /// Stand-in runners whose phase changed since this was last asked.
+    pub fn take_stand_in_news(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.stand_in_news)
     }
 
     fn next_step(&mut self, id: u64, wait: Duration) {
@@ -139,6 +147,7 @@ impl State {
     fn enter(&mut self, id: u64, phase: Phase) {
         if let Some(stand_in) = self.stand_ins.get_mut(&id) {
             stand_in.phase = phase;
+            self.stand_in_news.insert(id);
         }
     }
 
@@ -233,6 +242,7 @@ impl State {
         let job = stand_in.runner.and_then(|runner| self.runners.get(&runner)).and_then(|row| row.job);
         if let Some(job) = job {
             stand_in.phase = Phase::Given(job);
+            self.stand_in_news.insert(id);
             let pickup = stand_in.behaviour.pickup;
             self.next_step(id, pickup);
         }
@@ -244,6 +254,7 @@ impl State {
         {
             stand_in.phase = Phase::Exited(1);
             stand_in.step += 1;
+            self.stand_in_news.insert(id);
         }
     }
 

@@ -107,7 +107,8 @@ pub struct State {
     pub(super) installations: BTreeMap<u64, Installation>,
     pub(super) tokens: BTreeMap<String, Token>,
     pub(super) logins: super::login::Logins,
-    pub(super) manifests: BTreeMap<String, u64>,
+    /// Codes of manifests: the App that was made, and when.
+    pub(super) manifests: BTreeMap<String, (u64, Timestamp)>,
     pub(super) runs: BTreeMap<u64, Run>,
     pub(super) jobs: BTreeMap<u64, Job>,
     /// Queued jobs that no runner holds.
@@ -134,6 +135,8 @@ pub struct State {
     pub(super) checks: BTreeMap<u64, CheckRun>,
     pub(super) sets: ScaleSets,
     pub(super) stand_ins: BTreeMap<u64, StandIn>,
+    /// Stand-ins of which something is new since somebody last asked.
+    pub(super) stand_in_news: BTreeSet<u64>,
     pub(super) buckets: Buckets,
     pub(super) call_faults: Vec<CallFault>,
     pub(super) calls: VecDeque<Call>,
@@ -194,6 +197,7 @@ impl State {
             checks: BTreeMap::new(),
             sets: ScaleSets::default(),
             stand_ins: BTreeMap::new(),
+            stand_in_news: BTreeSet::new(),
             buckets: Buckets::default(),
             call_faults: Vec::new(),
             calls: VecDeque::new(),

@@ -136,8 +136,13 @@ async fn an_enterprise_server_is_spoken_to_under_its_own_prefix() {
 async fn a_manifest_becomes_an_app_once_and_its_code_is_never_told() {
     let world = World::new().await;
     let hook = "https://farm.example/hook";
-    let manifest =
-        needs::manifest("farm", "https://farm.example", "https://farm.example/connect", Some(hook));
+    let manifest = needs::manifest(&needs::Wish {
+        name: "farm".to_owned(),
+        farm: "https://farm.example".to_owned(),
+        redirect: "https://farm.example/connect".to_owned(),
+        hook: Some(hook.to_owned()),
+        place: needs::Place::Organisation,
+    });
     let code = world.twin.with(|state| state.accept_manifest(world.org, &manifest));
     let endpoint = Endpoint::at(world.twin.base(), &world.twin.api_url()).unwrap();
     let http = HttpOptions::default();
@@ -149,7 +154,7 @@ async fn a_manifest_becomes_an_app_once_and_its_code_is_never_told() {
     assert_eq!(github.describe_app(0).await.unwrap().slug.as_deref(), Some("farm"));
     assert_eq!(github.hook_config(0).await.unwrap().url.as_deref(), Some(hook));
     let described = github.describe_app(0).await.unwrap();
-    assert_eq!(described.permissions.len(), needs::NEEDS.len());
+    assert_eq!(described.permissions.len(), needs::at(needs::Place::Organisation).count());
     assert_eq!(described.events, needs::EVENTS);
 
     let error = convert_manifest(&endpoint, &http, &secret).await.unwrap_err();

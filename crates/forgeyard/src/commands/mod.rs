@@ -10,6 +10,7 @@ pub mod demand;
 pub mod device;
 pub mod doctor;
 pub mod environment;
+pub mod forge;
 pub mod history;
 pub mod image;
 pub mod job;

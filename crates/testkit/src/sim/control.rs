@@ -15,6 +15,7 @@ use forgeyard_model::environment::EnvironmentState;
 use forgeyard_model::input::{Input, Refusal, Reply};
 use forgeyard_model::package::{PackageFacts, PackageTest};
 use forgeyard_model::plan::{PipelineFile, PlannedOutput, RenderedPlan};
+use forgeyard_model::rules::Caps;
 use forgeyard_model::{ArtifactId, AttemptId, Digest, EffectId, Explanation, Id, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,7 +65,9 @@ pub struct Control {
 impl Control {
     /// A fresh control plane.
     pub fn new(bug: Option<Bug>, rng: &mut Rng) -> Self {
-        let config = Arc::new(build::config());
+        let mut config = build::config();
+        config.queue.caps = tight(rng);
+        let config = Arc::new(config);
         let config_digest = config.digest();
         let mut control = Self {
             config,
@@ -97,16 +100,27 @@ impl Control {
         }
     }
 
+    /// What it decides under.
+    fn decides_under(&self) -> Arc<FarmConfig> {
+        if self.bug != Some(Bug::ForgetCaps) {
+            return Arc::clone(&self.config);
+        }
+        // The planted bug: the caps are forgotten.
+        let mut config = FarmConfig::clone(&self.config);
+        config.queue.caps = Caps::default();
+        Arc::new(config)
+    }
+
     /// Decides without storing, as a control plane that dies in between.
     pub fn decide_only(&mut self, input: Input, rng: &mut Rng) {
-        let config = Arc::clone(&self.config);
+        let config = self.decides_under();
         let ctx = self.ctx(&config, rng.bytes());
         let _ = decide(&mut self.farm, &ctx, input);
     }
 
     /// Decides, stores and answers.
     pub fn give(&mut self, input: Input, rng: &mut Rng) -> Result<Reply, Refusal> {
-        let config = Arc::clone(&self.config);
+        let config = self.decides_under();
         let ctx = self.ctx(&config, rng.bytes());
         let decided = decide(&mut self.farm, &ctx, input)?;
         if let Some(mut commit) = decided.commit {
@@ -251,6 +265,19 @@ impl Control {
     /// Moves the clock.
     pub fn pass(&mut self, time: Duration) {
         self.now = self.now.plus(time);
+    }
+}
+
+/// Caps that are reached, in half of the seeds: one of the three kinds. The choice does not move the seed on, so the other
+/// half runs as though there were no caps.
+fn tight(rng: &Rng) -> Caps {
+    let pick = rng.clone().next_u64();
+    let cap = Some(3 + u32::try_from(pick / 8 % 3).unwrap_or(0));
+    match pick % 6 {
+        0 => Caps { organisation: cap, ..Caps::default() },
+        1 => Caps { repository: cap, ..Caps::default() },
+        2 => Caps { person: cap, ..Caps::default() },
+        _ => Caps::default(),
     }
 }
 

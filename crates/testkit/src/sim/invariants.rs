@@ -36,6 +36,7 @@ pub fn check(control: &mut Control, site: &Site, depth: Depth) -> Result<(), Str
     hardware_agrees(control, site)?;
     let farm = &control.farm;
     one_lease_per_device(farm, farm.index.live_leases.iter().filter_map(|(_, id)| farm.leases.get(id)))?;
+    caps_hold(control)?;
     match depth {
         Depth::Written => {
             rows_that_were_written(farm, &touched)?;
@@ -92,6 +93,32 @@ fn one_lease_per_device<'a>(farm: &Farm, live: impl Iterator<Item = &'a Lease>) 
         }
     }
     Ok(())
+}
+
+/// Who runs is counted from the events that the work is for, not from what the engine keeps.
+fn caps_hold(control: &Control) -> Result<(), String> {
+    let (farm, caps) = (&control.farm, &control.config.queue.caps);
+    let mut running: BTreeMap<String, (usize, Option<u32>)> = BTreeMap::new();
+    for attempt in farm.index.live_attempts.iter().filter_map(|id| farm.attempts.get(id)) {
+        let Some(event) =
+            attempt.owner.pipeline().and_then(|id| farm.pipelines.get(&id)).map(|pipeline| &pipeline.event)
+        else {
+            continue;
+        };
+        let owner = event.repository.name.split('/').next().unwrap_or_default();
+        let person = event.author.as_ref().unwrap_or(&event.sender).id;
+        for (who, cap) in [
+            (format!("organisation {owner}"), caps.organisation),
+            (format!("repository {}", event.repository.id), caps.repository),
+            (format!("person {person}"), caps.person),
+        ] {
+            running.entry(who).or_insert((0, cap)).0 += 1;
+        }
+    }
+    let over = running.iter().find(|(_, (count, cap))| cap.is_some_and(|cap| *count > cap as usize));
+    over.map_or(Ok(()), |(who, (count, cap))| {
+        Err(format!("{who} runs {count} attempts, over its cap of {}", cap.unwrap_or_default()))
+    })
 }
 
 fn one_attempt_per_job(farm: &Farm, job: &Job) -> Result<(), String> {

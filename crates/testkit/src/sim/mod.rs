@@ -45,11 +45,13 @@ pub enum Bug {
     SkipReset,
     /// A site acts on wishes that were replaced by later ones.
     ObeyOldWishes,
+    /// The control plane decides under a configuration without caps.
+    ForgetCaps,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 13] = [
+    pub const ALL: [Bug; 14] = [
         Bug::AcknowledgeBeforePersist,
         Bug::TouchBeforeLease,
         Bug::ReleaseBeforeGone,
@@ -63,5 +65,6 @@ impl Bug {
         Bug::AcceptOldEpoch,
         Bug::SkipReset,
         Bug::ObeyOldWishes,
+        Bug::ForgetCaps,
     ];
 }

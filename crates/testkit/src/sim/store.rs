@@ -63,6 +63,7 @@ impl Touched {
             | Row::Approval(_)
             | Row::Acceptance(_)
             | Row::Config(_) => {}
+            Row::Ledger(_) => {}
         }
     }
 }
@@ -115,5 +116,6 @@ fn known(farm: &Farm, row: &Row) -> u64 {
         Row::Approval(row) => of(farm, row),
         Row::Acceptance(row) => of(farm, row),
         Row::Config(row) => of(farm, row),
+        Row::Ledger(row) => of(farm, row),
     }
 }

@@ -92,6 +92,7 @@ impl Samples {
             demand: demand.id,
             repository: demand.repository.clone(),
             installation: demand.installation,
+            scale_set: number.is_multiple_of(2).then_some(7),
             name: format!("forgeyard-{number}"),
             labels: demand.labels.clone(),
             state: pick(

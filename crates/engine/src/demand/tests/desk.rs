@@ -117,6 +117,7 @@ pub(super) fn config() -> FarmConfig {
             ..Access::default()
         },
         max_running: 64,
+        queue: Default::default(),
         folder_channel: "folders".parse().unwrap(),
         engine_path: "/opt/engine".to_owned(),
     }

@@ -1,5 +1,6 @@
 //! Claims about demand. A claim that answers a public report is named after it.
 
+mod caps;
 mod desk;
 mod gate;
 mod ledger;

@@ -1,6 +1,7 @@
 //! What a machine is at the forge: names, configurations, refusals, being forgotten.
 
 use super::desk::*;
+use forgeyard_model::demand::{ScaleSetRequest, Source};
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::forge::WorkflowJob;
 use forgeyard_model::input::Input;
@@ -326,4 +327,23 @@ fn a_restart_kills_no_busy_runner_gitlab_37526() {
     desk.give(Input::Ticked);
     assert_eq!(desk.machines(), 5);
     assert!((0..5).all(|job| desk.state(JOB + job) == "running"));
+}
+
+/// Found by the replayed afternoon: the webhook came first and the runner was registered by REST; then the scale set told
+/// of the same job, its service was asked to forget a runner that it never had, and the other one stayed at the forge.
+#[test]
+fn a_runner_is_forgotten_where_it_was_registered_although_a_scale_set_told_of_its_job_since() {
+    let mut desk = Desk::new();
+    desk.launched(JOB);
+    let attempt = desk.registered(JOB, 5);
+    let request = ScaleSetRequest { set: 3, request: 9 };
+    let by_set = WorkflowJob { scale_set: Some(request), ..report(JOB, "queued") };
+    desk.give(Input::DemandReported { source: Source::ScaleSet, jobs: vec![by_set] });
+    assert_eq!(desk.demand(JOB).scale_set, Some(request));
+    desk.finished(attempt, 1);
+    let asked = desk.outbox().into_iter().find_map(|(_, effect)| match effect {
+        Effect::Deregister { scale_set, forge_runner, .. } => Some((scale_set, forge_runner)),
+        _ => None,
+    });
+    assert_eq!(asked, Some((None, Some(5))));
 }

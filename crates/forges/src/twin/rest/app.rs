@@ -7,6 +7,10 @@ use super::super::state::State;
 use super::{Context, id_of, not_simulated};
 use forgeyard_model::Secret;
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long the code of a manifest may be converted (documented: 1 hour).
+const MANIFEST_CODE: Duration = Duration::from_secs(3600);
 
 impl State {
     pub(super) fn app_calls(&mut self, context: &Context<'_>, parts: &[&str]) -> Result<Reply, Reply> {
@@ -163,18 +167,22 @@ impl State {
             hook.events = events.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         }
         let code = self.secret_text();
-        self.manifests.insert(code.clone(), app);
+        self.manifests.insert(code.clone(), (app, self.now));
         code
     }
 
     fn convert_manifest(&mut self, code: &str) -> Result<Reply, Reply> {
-        let app = self.manifests.remove(code).ok_or_else(Reply::not_found)?;
+        let (app, made_at) = self.manifests.remove(code).ok_or_else(Reply::not_found)?;
+        if self.now > made_at.plus(MANIFEST_CODE) {
+            return Err(Reply::not_found());
+        }
+        let client_secret = self.client_secret(app).expose().to_owned();
         let mut body = self.app_json(app);
         if let (Some(fields), Some(app)) = (body.as_object_mut(), self.apps.get(&app)) {
             let secret = self.hooks.get(&app.hook).map(|hook| hook.secret.expose().to_owned());
             fields.insert("webhook_secret".to_owned(), json!(secret));
             fields.insert("pem".to_owned(), json!(app.key.expose()));
-            fields.insert("client_secret".to_owned(), json!(self.client_secret(app.id).expose()));
+            fields.insert("client_secret".to_owned(), json!(client_secret));
         }
         Ok(Reply::json(201, &body))
     }

@@ -1,0 +1,466 @@
+//! The control plane under simulated time, and the driver that moves it.
+//!
+//! Real: the core with its engine, the HTTP routes of webhooks and agents, the reader of deliveries, the effect executor, the
+//! loops of redelivery, polling, check runs and scale sets, the tick, the GitHub client with tokens and budget. The store is
+//! the in-memory twin, GitHub is the twin without its server.
+
+use super::hub::{Hub, plan_faults};
+use super::machines::{Sites, host};
+use super::report::{Report, judge};
+use super::time::{Idle, Time};
+use super::trace::{Kind, PEOPLE, Plan, REPOSITORIES, Start, plans};
+use axum::Router;
+use forgeyard_control::app::App;
+use forgeyard_control::clock::Clock;
+use forgeyard_control::core::{Core, farm};
+use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
+use forgeyard_control::keys::Keys;
+use forgeyard_control::sealed::Sealed;
+use forgeyard_control::{http, serve};
+use forgeyard_db::Store;
+use forgeyard_db::twin::Twin as MemoryStore;
+use forgeyard_forges::GitSource;
+use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
+use forgeyard_forges::twin::{APP_KEY, Conclusion, JobSpec, RunSpec, Setup, State};
+use forgeyard_model::access::{EventClass, Grant, GrantRepository};
+use forgeyard_model::config::{FarmConfig, RepositoryConfig};
+use forgeyard_model::forge::Person;
+use forgeyard_model::input::{Input, Reply};
+use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Pool, RunnerOffer, runner_program};
+use forgeyard_model::{Digest, Secret, Timestamp};
+use forgeyard_testkit::build::{self, name};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// 2024-08-14 17:28:47 UTC, the first start of the trace.
+const BEGIN: i64 = 1_723_656_527_000_000;
+/// How long the control plane is away when it is killed.
+const AWAY: Duration = Duration::from_secs(20);
+/// How long everything may take after the last start.
+const PATIENCE: Duration = Duration::from_secs(5 * 3600);
+const SITES: usize = 8;
+const DEVICES: u32 = 20;
+
+/// What is played.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub title: &'static str,
+    pub seed: u64,
+    /// How much faster than the trace starts come.
+    pub load: u32,
+    pub webhooks: bool,
+    /// Faults of every source.
+    pub faults: bool,
+    /// How often the control plane is killed and started again on its database.
+    pub crashes: u32,
+    /// Share of the capacity of the model, in hundredths.
+    pub capacity: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            title: "the afternoon",
+            seed: 1,
+            load: 1,
+            webhooks: true,
+            faults: true,
+            crashes: 2,
+            capacity: 100,
+        }
+    }
+}
+
+struct Up {
+    app: App,
+    router: Router,
+    stop: CancellationToken,
+    core: JoinHandle<forgeyard_db::Error>,
+}
+
+/// The control plane, while it is up.
+pub struct Plane {
+    up: Mutex<Option<Up>>,
+    store: Arc<dyn Store>,
+    config: Arc<FarmConfig>,
+    clock: Clock,
+    forges: Connections,
+    folder: TempDir,
+    secret: Secret,
+    starts: Mutex<u64>,
+}
+
+impl Plane {
+    pub fn app(&self) -> Option<App> {
+        self.up.lock().unwrap().as_ref().map(|up| up.app.clone())
+    }
+
+    pub fn router(&self) -> Option<Router> {
+        self.up.lock().unwrap().as_ref().map(|up| up.router.clone())
+    }
+
+    pub async fn start(&self) {
+        let data = self.folder.path().to_owned();
+        let epoch = self.store.take_epoch("replay", Duration::from_secs(30)).await.unwrap();
+        *self.starts.lock().unwrap() += 1;
+        let (core, task) =
+            Core::start(Arc::clone(&self.store), Arc::clone(&self.config), self.clock.clone(), epoch)
+                .await
+                .unwrap();
+        let stop = CancellationToken::new();
+        let app = App {
+            core,
+            store: Arc::clone(&self.store),
+            blobs: Arc::new(forgeyard_blobs::MemoryStore::new(Arc::new({
+                let clock = self.clock.clone();
+                move || clock.now()
+            }))),
+            git: GitSource::new(data.join("sources")),
+            forges: self.forges.clone(),
+            sealed: Sealed::open(&data).unwrap(),
+            keys: Arc::new(Keys::open(&data).unwrap()),
+            clock: self.clock.clone(),
+            webhook_secret: Some(self.secret.clone()),
+            public_url: "http://127.0.0.1".to_owned(),
+            secure: false,
+            metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
+            artifact_limit: 1 << 20,
+            stop: stop.clone(),
+        };
+        serve::work(&app, &stop);
+        let router = http::router(app.clone());
+        *self.up.lock().unwrap() = Some(Up { app, router, stop, core: task });
+    }
+
+    /// Dies: what is not stored is lost.
+    pub fn kill(&self) {
+        if let Some(up) = self.up.lock().unwrap().take() {
+            up.core.abort();
+            up.stop.cancel();
+        }
+    }
+}
+
+/// Plays starts. Answers what was seen.
+pub fn play(starts: &[Start], settings: &Settings) -> Report {
+    let idle = Arc::new(Idle::default());
+    let parking = Arc::clone(&idle);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(move || parking.parking())
+        .build()
+        .unwrap();
+    let plans = plans(starts, settings.load, settings.seed);
+    runtime.block_on(World::new(settings).run(&idle, plans))
+}
+
+struct World {
+    settings: Settings,
+    time: Arc<Time>,
+    hub: Arc<Hub>,
+    plane: Arc<Plane>,
+    sites: Arc<Sites>,
+    repositories: Vec<u64>,
+    people: Vec<Person>,
+    stranger: Person,
+}
+
+fn flavor(kind: Kind) -> Flavor {
+    Flavor {
+        name: name(kind.name()),
+        cpu_millis: 1000,
+        memory_mib: 4096,
+        disk_mib: 4096,
+        processes: 1024,
+        time_limit_seconds: 3 * 3600,
+        gpu: (kind == Kind::Gpu).then_some(GpuRequest {
+            count: 1,
+            kind: None,
+            min_memory_mib: 0,
+            min_compute_capability: 0,
+        }),
+        network: true,
+    }
+}
+
+/// Machines of a pool at once.
+fn most(kind: Kind, settings: &Settings) -> u32 {
+    let all = match kind {
+        Kind::Small => 60,
+        Kind::Large => 620,
+        Kind::Gpu => 150,
+    };
+    (all * settings.capacity / 100).max(4)
+}
+
+fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]) -> FarmConfig {
+    let base = build::config();
+    let pool = |kind: Kind| Pool {
+        name: name(kind.name()),
+        provider: name("sandbox"),
+        flavors: [name(kind.name())].into(),
+        image: name("host"),
+        isolation: Isolation::SharedKernel,
+        max: most(kind, settings),
+        runners: Some(RunnerOffer {
+            labels: [kind.label()].into(),
+            exact: false,
+            flavor: name(kind.name()),
+            program: runner_program(),
+        }),
+    };
+    let mut config = FarmConfig {
+        pools: Kind::ALL.map(pool).to_vec(),
+        max_running: Kind::ALL.map(|kind| most(kind, settings)).iter().sum::<u32>() * 95 / 100,
+        repositories: repositories
+            .iter()
+            .map(|(id, full_name)| RepositoryConfig {
+                id: *id,
+                name: full_name.clone(),
+                ..base.repositories[0].clone()
+            })
+            .collect(),
+        ..base
+    };
+    config.flavors.retain(|flavor| flavor.name == config.use_flavors.plan);
+    config.flavors.extend(Kind::ALL.map(flavor));
+    config.use_flavors.gpu_test = config.use_flavors.test.clone();
+    config.access.grants = repositories
+        .iter()
+        .map(|(id, full_name)| Grant {
+            id: format!("grant-{id}"),
+            repository: GrantRepository { id: Some(*id), name: full_name.clone() },
+            resources: Kind::ALL.map(|kind| kind.name().to_owned()).into(),
+            events: [EventClass::Push, EventClass::Rerun].into(),
+            users: people.iter().map(|person| person.id).collect(),
+            lists: Default::default(),
+            teams: Default::default(),
+            roles: Default::default(),
+            isolation: Some(Isolation::SharedKernel),
+        })
+        .collect();
+    config
+}
+
+impl World {
+    fn new(settings: &Settings) -> Self {
+        let time = Time::new(Timestamp::from_micros(BEGIN));
+        let mut state = State::new(Setup {
+            seed: settings.seed,
+            now: time.now(),
+            // Documented for organisations of an enterprise on github.com.
+            core_limit: 15_000,
+            links_in_webhooks: false,
+            keep_accepted_bodies: false,
+            calls_kept: 0,
+            ..Setup::default()
+        });
+        state.set_base("http://127.0.0.1");
+        let secret = Secret::new("a secret of the replay");
+        let org = state.add_organization("lab");
+        let repositories: Vec<(u64, String)> = (0..REPOSITORIES)
+            .map(|number| {
+                let full_name = format!("lab/project-{number}");
+                (state.add_repository(&full_name), full_name)
+            })
+            .collect();
+        let people: Vec<Person> =
+            (0..PEOPLE).map(|number| state.add_user(&format!("maintainer-{number}"))).collect();
+        let stranger = state.add_user("stranger");
+        let url = settings.webhooks.then_some("http://127.0.0.1/webhooks/github");
+        let app = state.add_app(org, "forgeyard", url, secret.clone());
+        state.install(app, org, None);
+        state.take_due_deliveries();
+        let config = config(settings, &repositories, &people);
+        let hub = Hub::new(state, Arc::clone(&time), settings.seed);
+        let clock = {
+            let (now, waits) = (Arc::clone(&time), Arc::clone(&time));
+            Clock::manual(move || now.now(), move |pause| Box::pin(waits.sleep(pause)))
+        };
+        let client_clock = clock.clone();
+        let github = Github::direct(
+            GithubOptions {
+                endpoint: Endpoint::at("http://127.0.0.1", "http://127.0.0.1").unwrap(),
+                apps: vec![AppIdentity {
+                    issuer: app.to_string(),
+                    key: AppKey::from_pem(&Secret::new(APP_KEY)).unwrap(),
+                }],
+                clock: Arc::new(move || client_clock.now()),
+                http: HttpOptions::default(),
+            },
+            hub.direct(),
+        )
+        .unwrap();
+        let forges = Connections::new([ConnectionOptions {
+            forge: name("github"),
+            github,
+            register: Register::Repository,
+            runner_group: 1,
+            scale_sets: vec![ScaleSetWish {
+                at: Target::parse("lab").unwrap(),
+                name: Kind::Gpu.label(),
+                group: "Default".to_owned(),
+                labels: vec![Kind::Gpu.label()],
+            }],
+        }]);
+        let memory = std::path::Path::new("/dev/shm");
+        let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+        let plane = Arc::new(Plane {
+            up: Mutex::default(),
+            store: Arc::new(MemoryStore::new()),
+            config: Arc::new(config),
+            clock,
+            forges,
+            folder: folder.unwrap(),
+            secret,
+            starts: Mutex::default(),
+        });
+        let sites = Sites::new(&hub, &plane);
+        let repositories = repositories.into_iter().map(|(id, _)| id).collect();
+        Self { settings: settings.clone(), time, hub, plane, sites, repositories, people, stranger }
+    }
+
+    async fn run(self, idle: &Idle, plans: Vec<Plan>) -> Report {
+        let began = Instant::now();
+        let mut seen = Seen::default();
+        self.plane.start().await;
+        self.join().await;
+        if self.settings.faults {
+            self.hub.with(plan_faults);
+        }
+        let begin = self.time.now();
+        let last = plans.last().map_or(Duration::ZERO, |plan| plan.at);
+        let crashes = u64::from(self.settings.crashes);
+        for number in 1..=crashes {
+            let at = last.mul_f64(number as f64 / (crashes + 1) as f64);
+            let (plane, time) = (Arc::clone(&self.plane), Arc::clone(&self.time));
+            tokio::spawn(async move {
+                time.sleep(at).await;
+                plane.kill();
+                time.sleep(AWAY).await;
+                plane.start().await;
+            });
+        }
+        let mut plans = plans.into_iter().peekable();
+        let mut looked = begin;
+        loop {
+            idle.reached().await;
+            while let Some(plan) = plans.next_if(|plan| begin.plus(plan.at) <= self.time.now()) {
+                self.begin(plan);
+            }
+            let (due, news) =
+                self.hub.with(|state| (state.take_due_deliveries(), state.take_stand_in_news()));
+            let busy = !due.is_empty() || !news.is_empty();
+            for one in due {
+                tokio::spawn(Arc::clone(&self.hub).deliver(self.plane.router(), one));
+            }
+            self.sites.tell(news);
+            if busy {
+                continue;
+            }
+            let now = self.time.now();
+            if now.since(looked) >= Duration::from_secs(5) {
+                looked = now;
+                self.look(&mut seen);
+                if plans.peek().is_none() && (self.over() || now.since(begin.plus(last)) > PATIENCE) {
+                    break;
+                }
+            }
+            let planned = plans.peek().map(|plan| begin.plus(plan.at));
+            let hub = self.hub.with(|state| state.next_due());
+            let Some(next) = [self.time.next(), planned, hub].into_iter().flatten().min() else { break };
+            self.time.advance_to(next);
+        }
+        let simulated = self.time.now().since(begin);
+        let starts = *self.plane.starts.lock().unwrap();
+        judge(&self.settings, &self.hub, &self.plane, &self.sites, &seen, simulated, began.elapsed(), starts)
+    }
+
+    async fn join(&self) {
+        let app = self.plane.app().unwrap();
+        for number in 0..SITES {
+            let input = Input::SiteJoined {
+                name: name(&format!("box-{number}")),
+                token: Digest::of(number.to_string().as_bytes()),
+                public_key: "ab".repeat(32),
+            };
+            let Ok(Reply::Site { site }) = app.core.give(input, farm()).await else { panic!("no site") };
+            tokio::spawn(Arc::clone(&self.sites).site(site, number, DEVICES));
+        }
+        let _ = host(0);
+    }
+
+    fn begin(&self, plan: Plan) {
+        let repository = self.repositories[plan.repository];
+        let person = plan.person.map_or(&self.stranger, |place| &self.people[place]);
+        let kinds: Vec<Kind> = plan.jobs.iter().map(|(_, kind, _, _)| *kind).collect();
+        let jobs = plan
+            .jobs
+            .into_iter()
+            .map(|(job, kind, duration, success)| JobSpec {
+                duration,
+                outcome: if success { Conclusion::Success } else { Conclusion::Failure },
+                ..JobSpec::new(&job, &[&kind.label()])
+            })
+            .collect();
+        let run = self.hub.with(|state| {
+            let run = state.start_run(RunSpec::push(repository, person, jobs));
+            let mut known = self.hub.kinds.lock().unwrap();
+            known.extend(state.current_jobs(run).iter().zip(kinds).map(|(job, kind)| (job.id, kind)));
+            run
+        });
+        if let Some(after) = plan.cancel {
+            let hub = Arc::clone(&self.hub);
+            tokio::spawn(async move {
+                hub.time.sleep(after).await;
+                hub.with(|state| state.cancel_run(run));
+            });
+        }
+    }
+
+    /// Looks at the caps.
+    fn look(&self, seen: &mut Seen) {
+        let Some(app) = self.plane.app() else { return };
+        let farm = app.core.read();
+        let running = farm.index.live_attempts.len();
+        seen.most_running = seen.most_running.max(running);
+        if running > app.config().max_running as usize {
+            seen.broken.push(format!("{running} attempts run; the cap is {}", app.config().max_running));
+        }
+        for (place, kind) in Kind::ALL.into_iter().enumerate() {
+            let of_pool = farm
+                .index
+                .live_runners
+                .iter()
+                .filter_map(|(_, id)| farm.runners.get(id))
+                .filter(|runner| runner.pool.as_str() == kind.name())
+                .count();
+            seen.most_in_pool[place] = seen.most_in_pool[place].max(of_pool);
+            if of_pool > most(kind, &self.settings) as usize {
+                seen.broken.push(format!("pool {} has {of_pool} machines", kind.name()));
+            }
+        }
+        seen.longest_queue = seen.longest_queue.max(farm.index.queue.len());
+    }
+
+    fn over(&self) -> bool {
+        let jobs_over = self.hub.with(|state| {
+            state.jobs().all(|job| job.status() == forgeyard_forges::twin::JobStatus::Completed)
+        });
+        jobs_over
+            && self.sites.standing() == 0
+            && self.plane.app().is_some_and(|app| app.core.read().index.live_demands.is_empty())
+    }
+}
+
+/// What was seen on the way.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub broken: Vec<String>,
+    pub most_running: usize,
+    pub most_in_pool: [usize; 3],
+    pub longest_queue: usize,
+}

@@ -1,0 +1,7 @@
+create table ledger (
+    key {key} not null primary key,
+    generation bigint not null,
+    v bigint not null,
+    data text not null,
+    updated_at bigint not null
+);

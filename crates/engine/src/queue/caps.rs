@@ -1,0 +1,102 @@
+//! Caps: how many attempts may run at once, in the whole farm and for each owner, repository and person.
+//!
+//! An attempt counts from the moment it is placed until it is over; the machine that it leaves behind counts against its
+//! pool alone. The check comes right before a job is placed and sees what the same decision placed already, so a cap is
+//! never exceeded, whatever arrives together. A cap that is lowered ends nothing: it is reached by waiting.
+
+use crate::farm::Farm;
+use forgeyard_model::config::FarmConfig;
+use forgeyard_model::{Account, AttemptId, Explanation};
+use std::collections::BTreeSet;
+
+/// Holders that are named as evidence.
+const NAMED: usize = 5;
+
+/// Whether a job on this account may start now, as far as caps go.
+pub(crate) fn check(farm: &Farm, config: &FarmConfig, account: Option<&Account>) -> Result<(), Explanation> {
+    let live = &farm.index.live_attempts;
+    if live.len() >= config.max_running as usize {
+        let text = format!("{} attempts run, which is the cap of the farm", config.max_running);
+        let fix = "raise `max-running` in forgeyard.toml, or wait until one of them ends";
+        return Err(held_by(farm, Explanation::new("queue.farm_full", text).fix(fix), live));
+    }
+    let Some(account) = account else { return Ok(()) };
+    let running = &farm.index.running;
+    let (caps, forge) = (&config.queue.caps, &account.repository.forge);
+    let own = config.queue.repository(&account.repository).and_then(|rules| rules.max_running);
+    if let Some(cap) = own.or(caps.repository)
+        && let Some(live) = full(running.repository.get(&account.repository), cap)
+    {
+        let repository = &account.repository;
+        let name = config.repository(forge, repository.id).map_or("this repository", |known| &known.name);
+        let text = format!("{name} ({repository}) runs {} jobs; its cap is {cap}", live.len());
+        let fix = match own {
+            Some(_) => format!("raise `max-running` of repository {repository} under [[queue.repositories]]"),
+            None => format!(
+                "raise `repository` under [queue.caps], or give {repository} its own `max-running` under [[queue.repositories]]"
+            ),
+        };
+        return Err(held_by(farm, Explanation::new("queue.cap_repository", text).fix(fix), live));
+    }
+    let own = caps
+        .organisations
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(&account.organisation))
+        .map(|(_, cap)| *cap);
+    if let Some(cap) = own.or(caps.organisation)
+        && !account.organisation.is_empty()
+        && let Some(live) =
+            full(running.organisation.get(&(forge.clone(), account.organisation.clone())), cap)
+    {
+        let name = &account.organisation;
+        let text = format!("repositories of {name} run {} jobs; the cap of {name} is {cap}", live.len());
+        let fix = match own {
+            Some(_) => format!("raise `{name}` under [queue.caps.organisations] in forgeyard.toml"),
+            None => format!(
+                "raise `organisation` under [queue.caps], or write `{name}` under [queue.caps.organisations], in forgeyard.toml"
+            ),
+        };
+        return Err(held_by(farm, Explanation::new("queue.cap_organisation", text).fix(fix), live));
+    }
+    let own = caps.people.get(&account.person).copied();
+    if let Some(cap) = own.or(caps.person)
+        && account.person != 0
+        && let Some(live) = full(running.person.get(&(forge.clone(), account.person)), cap)
+    {
+        let id = account.person;
+        let login = config.access.logins.get(&id).map_or_else(|| format!("person {id}"), Clone::clone);
+        let text = format!("{} jobs of {login} (id {id}) run; the cap for a person is {cap}", live.len());
+        let fix = match own {
+            Some(_) => format!("raise `{id}` under [queue.caps.people] in forgeyard.toml"),
+            None => format!(
+                "raise `person` under [queue.caps], or write `{id}` under [queue.caps.people], in forgeyard.toml"
+            ),
+        };
+        return Err(held_by(farm, Explanation::new("queue.cap_person", text).fix(fix), live));
+    }
+    Ok(())
+}
+
+/// Whether a reason is that of a cap.
+pub(crate) fn is_cap(code: &str) -> bool {
+    code == "queue.farm_full" || code.starts_with("queue.cap_")
+}
+
+/// Those who run, when there are as many as the cap allows.
+fn full(live: Option<&BTreeSet<AttemptId>>, cap: u32) -> Option<&BTreeSet<AttemptId>> {
+    static NOBODY: BTreeSet<AttemptId> = BTreeSet::new();
+    let live = live.unwrap_or(&NOBODY);
+    (live.len() >= cap as usize).then_some(live)
+}
+
+/// Adds who holds a cap.
+fn held_by(farm: &Farm, mut reason: Explanation, live: &BTreeSet<AttemptId>) -> Explanation {
+    for attempt in live.iter().take(NAMED).filter_map(|id| farm.attempts.get(id)) {
+        let key = farm.jobs.get(&attempt.job).map_or("a job", |job| job.key.as_str());
+        reason = reason.with(format!("{} ({key}) runs since {}", attempt.id, attempt.placed_at));
+    }
+    if live.len() > NAMED {
+        reason = reason.with(format!("and {} more", live.len() - NAMED));
+    }
+    reason
+}
