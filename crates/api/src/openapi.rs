@@ -5,6 +5,7 @@
 
 use crate::error::ApiError;
 use crate::people::*;
+use crate::pools::PoolView;
 use crate::routes::{Method, ROUTES, Route, Who};
 use crate::{agent, site};
 use forgeyard_model::approval::HeadApproval;
@@ -147,6 +148,12 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             "/api/v1/jobs/{id}/cancel" | "/api/v1/devices/{id}/clear" | "/api/v1/leases/{id}/write-off",
         ) => Shape::gives(json(nothing())),
         (Method::Get, "/api/v1/leases") => Shape::gives(json(of.many::<Lease>())),
+        (Method::Get, "/api/v1/pools") => Shape::gives(json(of.many::<PoolView>())),
+        (Method::Get, "/api/v1/pools/{name}") => Shape::gives(json(of.one::<PoolView>())),
+        (Method::Post, "/api/v1/pools/{name}/reset") => Shape::gives(json(nothing())),
+        (Method::Post, "/api/v1/pools/{name}/drain") => {
+            Shape::takes(of.one::<DrainRequest>(), json(nothing()))
+        }
         (Method::Post, "/api/v1/sites/{id}/drain") => Shape::takes(of.one::<DrainRequest>(), json(nothing())),
         (Method::Get, "/api/v1/artifacts") => Shape::gives(json(of.many::<Artifact>())),
         (Method::Get, "/api/v1/artifacts/{id}") => Shape::gives(json(of.one::<Artifact>())),
@@ -216,6 +223,7 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
         (Method::Post, site::REPORT) => {
             Shape::takes(of.one::<site::SiteReport>(), json(of.one::<site::Reported>()))
         }
+        (Method::Post, agent::WAIT) => Shape::takes(of.one::<agent::Wait>(), json(of.one::<agent::Waited>())),
         (Method::Post, agent::REDEEM) => {
             Shape::takes(of.one::<agent::Redeem>(), json(of.one::<agent::Redeemed>()))
         }

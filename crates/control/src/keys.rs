@@ -9,7 +9,8 @@ use ed25519_dalek::SigningKey;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _};
 use forgeyard_model::attempt::Attempt;
-use forgeyard_model::{AttemptId, Digest, Secret};
+use forgeyard_model::runner::Runner;
+use forgeyard_model::{AttemptId, Digest, RunnerId, Secret};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use std::io;
@@ -90,6 +91,16 @@ impl Keys {
 
     /// Reads a one-shot token: the attempt that it names, and the tag to compare.
     pub fn read_attempt_token(token: &str) -> Option<AttemptId> {
+        token.split_once('.').and_then(|(id, _)| id.parse().ok())
+    }
+
+    /// The one-shot token of a machine that was made before there was an attempt for it.
+    pub fn runner_token(&self, runner: &Runner) -> String {
+        format!("{}.{}", runner.id, self.mac("runner", &runner.id.to_string()))
+    }
+
+    /// Reads a one-shot token of a machine: the machine that it names, and the tag to compare.
+    pub fn read_runner_token(token: &str) -> Option<RunnerId> {
         token.split_once('.').and_then(|(id, _)| id.parse().ok())
     }
 

@@ -1,5 +1,7 @@
 //! What is put together for reading, from the replica and from the database: the same for API, console and CLI.
 
+pub mod pools;
+
 use crate::app::App;
 use crate::http::error::{self, HttpError};
 use forgeyard_api::people::{DemandView, JobView, PipelineView, QueueRow, SiteStatus, Status, Why};

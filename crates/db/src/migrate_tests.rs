@@ -142,7 +142,9 @@ async fn replicas_that_start_together_migrate_once() {
 
 #[test]
 fn steps_are_numbered_as_named() {
-    assert!(MIGRATIONS.windows(2).all(|pair| pair[0].number < pair[1].number));
+    for pair in MIGRATIONS.windows(2) {
+        assert!(pair[0].number < pair[1].number, "{} comes before {}", pair[0].name, pair[1].name);
+    }
     for step in MIGRATIONS {
         assert!(step.name.starts_with(&format!("{:04}_", step.number)), "{}", step.name);
     }

@@ -296,8 +296,8 @@ impl State {
                 Row::Attempt(row) => Some(row.owner.to_string()),
                 Row::Artifact(row) => Some(row.pipeline.to_string()),
                 Row::Environment(row) => Some(row.pipeline.to_string()),
-                Row::Runner(row) => owner_of(row.attempt),
-                Row::Lease(row) => owner_of(row.attempt),
+                Row::Runner(row) => row.work.attempt().and_then(owner_of),
+                Row::Lease(row) => row.attempt.and_then(owner_of),
                 Row::Effect(row) => match &row.effect {
                     Effect::FetchSource { pipeline } | Effect::Promote { pipeline, .. } => {
                         Some(pipeline.to_string())
@@ -350,7 +350,12 @@ impl State {
             })
             .max();
         let wanted = |row: &Row| match row {
-            Row::Site(_) | Row::Device(_) | Row::Channel(_) | Row::Token(_) | Row::Ledger(_) => true,
+            Row::Site(_)
+            | Row::Device(_)
+            | Row::Channel(_)
+            | Row::Token(_)
+            | Row::Ledger(_)
+            | Row::Pool(_) => true,
             Row::Approval(_) | Row::Acceptance(_) => true,
             Row::Config(config) => newest_config == Some(config.number),
             Row::Delivery(delivery) => lately(row) || started.contains(delivery.guid.as_str()),

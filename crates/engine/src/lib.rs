@@ -20,6 +20,7 @@ pub mod outbox;
 pub mod people;
 pub mod placement;
 pub mod plan;
+pub mod pools;
 pub mod queue;
 pub mod release;
 pub mod sites;

@@ -62,6 +62,8 @@ events! {
         RunnerCreating,
         /// The site says that it exists.
         RunnerBooted,
+        /// Its agent called; it waits for work.
+        RunnerReady,
         /// Its agent redeemed the token.
         RunnerRegistered,
         /// A step runs.
@@ -185,6 +187,7 @@ pub fn runner(from: &str, event: RunnerEvent) -> Option<&'static str> {
     Some(match (from, event) {
         ("requested", RunnerCreating) => "creating",
         ("requested" | "creating", RunnerBooted) => "booting",
+        ("requested" | "creating" | "booting", RunnerReady) => "ready",
         ("requested" | "creating" | "booting" | "ready", RunnerRegistered) => "registered",
         ("registered", RunnerBusy) => "busy",
         ("ready" | "registered" | "busy", RunnerLeaving) => "leaving",

@@ -15,6 +15,7 @@ use crate::job::Job;
 use crate::lease::Lease;
 use crate::ledger::LedgerRow;
 use crate::pipeline::Pipeline;
+use crate::pool::PoolRecord;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
 use crate::site::Site;
@@ -61,6 +62,8 @@ pub enum Row {
     Config(ConfigVersion),
     /// A row of the ledger.
     Ledger(LedgerRow),
+    /// What is remembered of a pool.
+    Pool(PoolRecord),
 }
 
 macro_rules! rows {
@@ -88,6 +91,7 @@ type Token = ApiToken;
 type Approval = HeadApproval;
 type Config = ConfigVersion;
 type Ledger = LedgerRow;
+type Pool = PoolRecord;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -108,6 +112,7 @@ rows! {
     Acceptance: "acceptance", |row| row.person.id.to_string();
     Config: "config", |row| ConfigVersion::key(row.number);
     Ledger: "ledger", |row| row.key.clone();
+    Pool: "pool", |row| row.name.to_string();
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.

@@ -11,8 +11,8 @@ use crate::registration::{TakenAnswer, TakenJob};
 use crate::site::SiteReport;
 use crate::verdict::{ExitFacts, Hit};
 use crate::{
-    AttemptId, DeviceId, Digest, EffectId, ForgeName, JobId, LeaseId, PipelineId, RunnerId, SiteId, SiteName,
-    Timestamp,
+    AttemptId, DeviceId, Digest, EffectId, ForgeName, JobId, LeaseId, PipelineId, PoolName, RunnerId, SiteId,
+    SiteName, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -220,6 +220,26 @@ pub enum Input {
         runner: RunnerId,
         /// Why.
         reason: String,
+    },
+    /// The agent of a machine that waits for work called, with the nonce that it chose. It asks again until it is given an
+    /// attempt.
+    WarmCalled {
+        /// The machine.
+        runner: RunnerId,
+        /// The client's nonce.
+        nonce: String,
+    },
+    /// An operator stops or resumes giving work to a pool.
+    DrainPool {
+        /// Which.
+        pool: PoolName,
+        /// Stop (`true`) or resume.
+        drain: bool,
+    },
+    /// An operator has a pool start machines again at once.
+    ResetPool {
+        /// Which.
+        pool: PoolName,
     },
     /// An operator stops or resumes giving work to a site.
     DrainSite {

@@ -38,6 +38,7 @@ pub mod owner;
 pub mod package;
 pub mod pipeline;
 pub mod plan;
+pub mod pool;
 pub mod principal;
 pub mod registration;
 pub mod resources;

@@ -2,6 +2,7 @@
 
 use super::http::{self, ClientError, HttpOptions};
 use crate::people::*;
+use crate::pools::PoolView;
 use forgeyard_model::DemandId;
 use forgeyard_model::approval::HeadApproval;
 use forgeyard_model::artifact::Artifact;
@@ -16,8 +17,8 @@ use forgeyard_model::lease::Lease;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::{
-    ArtifactId, DeviceId, Digest, EnvironmentId, EventId, JobId, LeaseId, PipelineId, PrincipalId, RunnerId,
-    Secret, SiteId, Timestamp,
+    ArtifactId, DeviceId, Digest, EnvironmentId, EventId, JobId, LeaseId, PipelineId, PoolName, PrincipalId,
+    RunnerId, Secret, SiteId, Timestamp,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -149,6 +150,26 @@ impl Client {
     /// Declares the host of a lease lost.
     pub async fn write_off(&self, id: LeaseId) -> Result<(), ClientError> {
         self.act(&format!("/api/v1/leases/{id}/write-off"), &Nothing {}).await
+    }
+
+    /// All pools.
+    pub async fn pools(&self) -> Result<Vec<PoolView>, ClientError> {
+        self.get("/api/v1/pools").await
+    }
+
+    /// One pool, with its last day.
+    pub async fn pool(&self, name: &PoolName) -> Result<PoolView, ClientError> {
+        self.get(&format!("/api/v1/pools/{name}")).await
+    }
+
+    /// Stops or resumes giving work to a pool.
+    pub async fn drain_pool(&self, name: &PoolName, drain: bool) -> Result<(), ClientError> {
+        self.act(&format!("/api/v1/pools/{name}/drain"), &DrainRequest { drain }).await
+    }
+
+    /// Has a pool start machines again at once.
+    pub async fn reset_pool(&self, name: &PoolName) -> Result<(), ClientError> {
+        self.act(&format!("/api/v1/pools/{name}/reset"), &Nothing {}).await
     }
 
     /// Stops or resumes giving work to a site.

@@ -12,6 +12,7 @@ pub mod judging;
 pub mod live;
 pub mod operate;
 pub mod people;
+pub mod pools;
 pub mod range;
 mod refusals;
 mod routes;
@@ -37,6 +38,7 @@ pub fn routes() -> Routes {
         .merge(sites::routes())
         .merge(people::routes())
         .merge(judging::routes())
+        .merge(pools::routes())
         .merge(settings::routes())
         .merge(live::routes())
         .merge(webhook::routes())

@@ -9,7 +9,7 @@ use forgeyard_api::agent::{
     FINISH, Finish, HEARTBEAT, Heartbeat, REDEEM, RUNNER_CONFIG, RUNNER_TOOK, Redeem, Redeemed, RunnerConfig,
     RunnerConfigRequest, RunnerTook, VERSION,
 };
-use forgeyard_engine::desired::desired;
+use forgeyard_engine::desired::{TokenOf, desired};
 use forgeyard_forges::twin::{Behaviour, Phase};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::input::Input;
@@ -134,7 +134,10 @@ impl Sites {
             {
                 continue;
             }
-            let set = desired(&app.core.read(), id, |attempt| app.keys.attempt_token(attempt));
+            let set = desired(&app.core.read(), id, |of| match of {
+                TokenOf::Attempt(attempt) => app.keys.attempt_token(attempt),
+                TokenOf::Runner(runner) => app.keys.runner_token(runner),
+            });
             let Some(set) = set else { continue };
             for wanted in &set.runners {
                 if machines.contains_key(&wanted.runner) {

@@ -131,7 +131,7 @@ pub fn judge(
             *takers.entry(job).or_default() += 1;
         }
         if life.killed_at_work {
-            let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.attempt));
+            let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.work.attempt()?));
             let why = attempt.and_then(|attempt| attempt.verdict.as_ref()).map(|verdict| &verdict.cause);
             breaks("no runner is killed at work", format!("{runner} at job {:?}: {why:?}", life.took));
         }
@@ -157,7 +157,8 @@ pub fn judge(
         for (runner, life) in &lives {
             let Some(job) = life.took.and_then(|job| state.job(job)) else { continue };
             if job.view().conclusion == Some(Conclusion::Failure) && job.spec.outcome == Conclusion::Success {
-                let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.attempt));
+                let attempt =
+                    farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.work.attempt()?));
                 let class = attempt
                     .and_then(|attempt| attempt.verdict.as_ref())
                     .map(|verdict| verdict.class.clone().unwrap_or_else(|| verdict.cause.clone()));

@@ -199,18 +199,20 @@ fn most(kind: Kind, settings: &Settings) -> u32 {
 fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]) -> FarmConfig {
     let base = build::config();
     let pool = |kind: Kind| Pool {
-        name: name(kind.name()),
-        provider: name("sandbox"),
-        flavors: [name(kind.name())].into(),
-        image: name("host"),
-        isolation: Isolation::SharedKernel,
-        max: most(kind, settings),
         runners: Some(RunnerOffer {
             labels: [kind.label()].into(),
             exact: false,
             flavor: name(kind.name()),
             program: runner_program(),
         }),
+        ..Pool::new(
+            name(kind.name()),
+            name("sandbox"),
+            [name(kind.name())].into(),
+            name("host"),
+            Isolation::SharedKernel,
+            most(kind, settings),
+        )
     };
     let mut config = FarmConfig {
         pools: Kind::ALL.map(pool).to_vec(),

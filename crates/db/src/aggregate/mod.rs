@@ -14,6 +14,7 @@ mod job;
 pub(crate) mod lease;
 mod ledger;
 mod pipeline;
+mod pool;
 mod runner;
 mod site;
 mod token;
@@ -35,6 +36,7 @@ use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
 use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::pool::PoolRecord;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
@@ -96,6 +98,7 @@ aggregates! {
     Acceptance: Acceptance;
     Config: ConfigVersion;
     Ledger: LedgerRow;
+    Pool: PoolRecord;
 }
 
 fn unknown(kind: &str) -> Error {

@@ -343,4 +343,4 @@ pub(crate) fn withdraw(tx: &mut Tx<'_>, demand: Demand, reason: Explanation) -> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

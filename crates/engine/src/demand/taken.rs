@@ -64,7 +64,7 @@ fn run(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> {
 /// A runner of ours has a job: the reservation moves.
 fn bind(tx: &mut Tx<'_>, id: DemandId, runner: RunnerId) -> Result<(), Refusal> {
     let mut runner = tx.runner(runner)?;
-    let taker = tx.attempt(runner.attempt)?.job;
+    let taker = tx.attempt_of(&runner)?.job;
     if let Some(registration) = runner.registration.as_deref_mut() {
         (registration.idle_until, registration.busy) = (None, false);
         tx.put(runner);
@@ -290,7 +290,7 @@ pub(crate) fn again(tx: &mut Tx<'_>, id: RunnerId) -> Result<(), Refusal> {
     let name = runner.state.name();
     let why = format!("no longer allowed: {}", reason.message);
     tx.event("TakenRevoked", id, Some(name), name, Some(why.clone()));
-    let launch = tx.attempt(runner.attempt)?.job;
+    let launch = tx.attempt_of(&runner)?.job;
     if let Some(Registration { taken: Some(taken), .. }) = runner.registration.as_deref_mut() {
         taken.answer = TakenAnswer::Refused { reason };
     }
@@ -309,7 +309,7 @@ fn answered(
     };
     (taken.answer, taken.facts) = (answer.clone(), facts);
     let (name, job) = (runner.state.name(), taken.job.clone());
-    let (attempt, id) = (runner.attempt, runner.id);
+    let (attempt, id) = (tx.attempt_of(&runner)?.id, runner.id);
     let (event, note) = match &answer {
         TakenAnswer::Refused { reason } => ("TakenRefused", reason.message.clone()),
         TakenAnswer::Asked | TakenAnswer::Allowed { .. } => ("TakenAllowed", format!("job `{}`", job.key)),

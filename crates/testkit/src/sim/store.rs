@@ -62,8 +62,9 @@ impl Touched {
             | Row::Token(_)
             | Row::Approval(_)
             | Row::Acceptance(_)
-            | Row::Config(_) => {}
-            Row::Ledger(_) => {}
+            | Row::Config(_)
+            | Row::Ledger(_)
+            | Row::Pool(_) => {}
         }
     }
 }
@@ -117,5 +118,6 @@ fn known(farm: &Farm, row: &Row) -> u64 {
         Row::Acceptance(row) => of(farm, row),
         Row::Config(row) => of(farm, row),
         Row::Ledger(row) => of(farm, row),
+        Row::Pool(row) => of(farm, row),
     }
 }

@@ -95,7 +95,7 @@ pub(super) async fn keep(State(app): State<App>, Named(runner): Named<RunnerId>,
     let input = Input::KeepRunner { runner, reason: form.fields.text()? };
     let job = {
         let farm = app.core.read();
-        let attempt = farm.runners.get(&runner).and_then(|row| farm.attempts.get(&row.attempt));
+        let attempt = farm.runners.get(&runner).and_then(|row| farm.attempts.get(&row.work.attempt()?));
         attempt.map(|attempt| attempt.job).ok_or_else(|| missing("runner", runner))?
     };
     act(&app, &form, Role::Operator, input, &routes::job(job)).await

@@ -120,7 +120,7 @@ pub(super) async fn devices(State(app): State<App>, caller: Caller) -> Page {
         let farm = app.core.read();
         let live = farm.index.live_leases.iter().filter_map(|(_, id)| farm.leases.get(id));
         let leases = live.map(|lease| {
-            let attempt = farm.attempts.get(&lease.attempt);
+            let attempt = lease.attempt.and_then(|id| farm.attempts.get(&id));
             let job = attempt.and_then(|attempt| farm.jobs.get(&attempt.job));
             (lease.id, (lease.clone(), job.map(|job| (job.id, job.key.clone()))))
         });

@@ -1,7 +1,7 @@
 //! Claims about demand. A claim that answers a public report is named after it.
 
 mod caps;
-mod desk;
+pub(crate) mod desk;
 mod gate;
 mod ledger;
 mod people;
