@@ -320,6 +320,39 @@ mod tests {
         assert_eq!(of("ghes"), [Secret::new("three")]);
     }
 
+    /// Hole 14: the password of the cloud lay with a third party. Here a secret is never text of a configuration.
+    #[test]
+    fn hole_14_a_secret_in_the_configuration_is_an_unknown_key_and_is_not_repeated() {
+        for key in ["client-secret", "key", "webhook-secret", "password"] {
+            let text = format!(
+                "[[forges]]\nname = \"github\"\nkind = \"github\"\n[[forges.apps]]\nclient-id = \"a\"\nkey-file = \"k\"\n{key} = \"hunter2\"\n"
+            );
+            let error = toml_text::read::<FileConfig>("forgeyard.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn people_sign_in_with_one_forge_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, secret) = (folder.path().join("app.pem"), folder.path().join("client.secret"));
+        fs_err::write(&key, include_str!("../../forges/src/twin/app_key.pem")).unwrap();
+        let forge = |name: &str| {
+            format!(
+                "[[forges]]\nname = \"{name}\"\nkind = \"github\"\nweb-url = \"https://{name}.example.org\"\n[[forges.apps]]\n\
+                 client-id = \"a\"\nkey-file = \"{}\"\nclient-secret-file = \"{}\"\n",
+                key.display(),
+                secret.display()
+            )
+        };
+        assert!(refused(&forge("one")).contains("cannot be read"));
+        fs_err::write(&secret, "hunter2\n").unwrap();
+        let made = connections(&read(&forge("one")).forges, &Clock::system()).unwrap();
+        assert_eq!(made.sign_in_names(), ["one"]);
+        let error = refused(&format!("{}{}", forge("one"), forge("two")));
+        assert!(error.contains("one forge only") && !error.contains("hunter2"), "{error}");
+    }
+
     #[test]
     fn connection_without_an_app_or_with_half_an_address_says_what_to_write() {
         let head = "[[forges]]\nname = \"github\"\nkind = \"github\"\n";
