@@ -8,7 +8,7 @@ mod farm;
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_control::console::{
     Shell, Theme, access, artifacts, assets, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
+    environments, history, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::principal::Role;
@@ -125,6 +125,11 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
         ),
         ("access-empty", access::access(shell, &Access::default(), &access::Question::default(), None, None)),
         ("terms", terms::terms(shell, &farm::terms("tomas-dev"))),
+        ("config", {
+            let versions = farm::versions("mira");
+            let compared = history::Compared { old: &versions[2], new: &versions[1] };
+            history::history(shell, &versions, Some(compared))
+        }),
         ("queue", queue::queue(shell, &farm::queue())),
         ("queue-empty", queue::queue(shell, &[])),
         ("pools", pools::pools(shell, &farm::pools())),

@@ -110,7 +110,7 @@ impl Caller {
 /// A person of a forge, as a principal.
 pub fn person(person: &Person) -> Principal {
     Principal {
-        id: PrincipalId::from_bits(u128::from(person.id) << 1 | 1),
+        id: PrincipalId::from_bits((u128::from(person.id) << 1) | 1),
         name: person.login.clone(),
         kind: PrincipalKind::Person { id: person.id },
     }

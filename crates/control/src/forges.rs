@@ -111,13 +111,8 @@ impl Connection {
 #[derive(Clone, Default)]
 pub struct Connections {
     all: Arc<BTreeMap<ForgeName, Arc<Connection>>>,
-    secrets: Arc<BTreeMap<ForgeName, Vec<Secret>>>,
     logins: Arc<BTreeMap<ForgeName, LoginApp>>,
-}
-
-/// Forges with which people sign in, by name.
-pub fn names(app: &crate::app::App) -> Vec<String> {
-    app.forges.logins.keys().map(ToString::to_string).collect()
+    secrets: Arc<BTreeMap<ForgeName, Vec<Secret>>>,
 }
 
 impl Connections {
@@ -126,7 +121,23 @@ impl Connections {
         let all = all
             .into_iter()
             .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
-        Self { all: Arc::new(all.collect()), secrets: Arc::default(), logins: Arc::default() }
+        Self { all: Arc::new(all.collect()), logins: Arc::default(), secrets: Arc::default() }
+    }
+
+    /// The same, with the Apps by which people sign in.
+    #[must_use]
+    pub fn with_logins(self, logins: impl IntoIterator<Item = (ForgeName, LoginApp)>) -> Self {
+        Self { logins: Arc::new(logins.into_iter().collect()), ..self }
+    }
+
+    /// Names of the forges with which people sign in.
+    pub fn sign_in_names(&self) -> Vec<String> {
+        self.logins.keys().map(ToString::to_string).collect()
+    }
+
+    /// The App by which people sign in with a forge.
+    pub fn login(&self, forge: &ForgeName) -> Option<&LoginApp> {
+        self.logins.get(forge)
     }
 
     /// The same, which trusts webhooks of this forge that are signed with any of these. Each App has its own secret, and
@@ -146,17 +157,6 @@ impl Connections {
     pub fn names(&self) -> impl Iterator<Item = &ForgeName> {
         let silent = self.all.keys().filter(|name| !self.secrets.contains_key(name));
         self.secrets.keys().chain(silent)
-    }
-
-    /// The same, with the Apps by which people sign in.
-    #[must_use]
-    pub fn with_logins(self, logins: impl IntoIterator<Item = (ForgeName, LoginApp)>) -> Self {
-        Self { logins: Arc::new(logins.into_iter().collect()), ..self }
-    }
-
-    /// The App by which people sign in with a forge.
-    pub fn login(&self, forge: &ForgeName) -> Option<&LoginApp> {
-        self.logins.get(forge)
     }
 
     /// The connection to a forge, or what a person does to have one.

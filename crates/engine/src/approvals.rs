@@ -418,17 +418,19 @@ pub(crate) fn adopted(
 ) -> Result<Reply, Refusal> {
     let digest: Digest = tx.ctx.config_digest;
     let last = tx.farm().configs.last_key_value().map(|(number, row)| (*number, row.digest));
-    if last.is_none_or(|(_, known)| known != digest) {
-        let number = last.map_or(1, |(number, _)| number + 1);
-        let at = tx.now();
-        let note = repeats.map(|older| format!("the same as version {older}"));
-        let note = Some(note.unwrap_or_else(|| format!("by {by}")));
-        let from = last.map(|(number, _)| format!("version {number}"));
-        tx.event("ConfigAdopted", "config", from.as_deref(), &format!("version {number}"), note);
-        tx.put(ConfigVersion { number, digest, at, by, repeats, config, generation: 0 });
+    // What lives was allowed under this very configuration: a restart alone ends nothing.
+    if last.is_some_and(|(_, known)| known == digest) {
+        return Ok(Reply::Unchanged);
     }
+    let number = last.map_or(1, |(number, _)| number + 1);
+    let at = tx.now();
+    let note = repeats.map(|older| format!("the same as version {older}"));
+    let note = Some(note.unwrap_or_else(|| format!("by {by}")));
+    let from = last.map(|(number, _)| format!("version {number}"));
+    tx.event("ConfigAdopted", "config", from.as_deref(), &format!("version {number}"), note);
+    tx.put(ConfigVersion { number, digest, at, by, repeats, config, generation: 0 });
     revoke(tx)?;
-    Ok(if tx.changed() { Reply::Done } else { Reply::Unchanged })
+    Ok(Reply::Done)
 }
 
 /// Asks the gate again about everything that lives.

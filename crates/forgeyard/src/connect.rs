@@ -253,6 +253,11 @@ pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections>
         }
         logins.extend(forge.login()?.map(|app| (forge.name.clone(), app)));
     }
+    if logins.len() > 1 {
+        // Access files name people by the numeric id of one forge.
+        let text = "people can sign in with one forge only: the same number is somebody else at another";
+        return Err(Wrong::new(text).fix("leave `client-secret-file` to one of the forges").into());
+    }
     Ok(all.with_logins(logins))
 }
 
@@ -315,6 +320,39 @@ mod tests {
         let of = |name: &str| made.webhook_secrets(&name.parse().unwrap());
         assert_eq!(of("github"), [Secret::new("one"), Secret::new("two")]);
         assert_eq!(of("ghes"), [Secret::new("three")]);
+    }
+
+    /// Hole 14: the password of the cloud lay with a third party. Here a secret is never text of a configuration.
+    #[test]
+    fn hole_14_a_secret_in_the_configuration_is_an_unknown_key_and_is_not_repeated() {
+        for key in ["client-secret", "key", "webhook-secret", "password"] {
+            let text = format!(
+                "[[forges]]\nname = \"github\"\nkind = \"github\"\n[[forges.apps]]\nclient-id = \"a\"\nkey-file = \"k\"\n{key} = \"hunter2\"\n"
+            );
+            let error = toml_text::read::<FileConfig>("forgeyard.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn people_sign_in_with_one_forge_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, secret) = (folder.path().join("app.pem"), folder.path().join("client.secret"));
+        fs_err::write(&key, include_str!("../../forges/src/twin/app_key.pem")).unwrap();
+        let forge = |name: &str| {
+            format!(
+                "[[forges]]\nname = \"{name}\"\nkind = \"github\"\nweb-url = \"https://{name}.example.org\"\n[[forges.apps]]\n\
+                 client-id = \"a\"\nkey-file = \"{}\"\nclient-secret-file = \"{}\"\n",
+                key.display(),
+                secret.display()
+            )
+        };
+        assert!(refused(&forge("one")).contains("cannot be read"));
+        fs_err::write(&secret, "hunter2\n").unwrap();
+        let made = connections(&read(&forge("one")).forges, &Clock::system()).unwrap();
+        assert_eq!(made.sign_in_names(), ["one"]);
+        let error = refused(&format!("{}{}", forge("one"), forge("two")));
+        assert!(error.contains("one forge only") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]

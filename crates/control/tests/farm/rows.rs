@@ -1,7 +1,9 @@
 //! Rows that stand alone: sites, devices, deliveries, events, access, status.
 
 use super::*;
-use forgeyard_api::people::{AccessAnswer, ApprovalAnswer, Outlook, QueueRow, SiteStatus, Status, TermsView};
+use forgeyard_api::people::{
+    AccessAnswer, ApprovalAnswer, ConfigVersionView, Outlook, QueueRow, SiteStatus, Status, TermsView,
+};
 use forgeyard_api::pools::{PoolMoment, PoolView};
 use forgeyard_control::console::Names;
 use forgeyard_control::console::devices::DevicesView;
@@ -13,7 +15,7 @@ use forgeyard_model::device::{Device, DeviceFacts, DeviceState};
 use forgeyard_model::principal::{Principal, PrincipalKind};
 use forgeyard_model::resources::{DeviceKind, Isolation, Limit};
 use forgeyard_model::site::{HostFacts, Site};
-use forgeyard_model::{DeviceId, Explanation, LeaseId, PrincipalId, SiteId};
+use forgeyard_model::{DeviceId, Digest, Explanation, LeaseId, PrincipalId, SiteId};
 use std::collections::BTreeMap;
 
 pub fn site_id(key: u64) -> SiteId {
@@ -647,4 +649,19 @@ pub fn pools() -> Vec<PoolView> {
     );
     drained.history.clear();
     vec![steady, stopped, drained]
+}
+
+/// Two configurations that the farm ran with, newest first.
+pub fn versions(by: &str) -> Vec<ConfigVersionView> {
+    let version = |number: u64, seconds: u64, text: &str| ConfigVersionView {
+        number,
+        digest: Digest::of(text.as_bytes()),
+        at: ago(seconds),
+        by: by.to_owned(),
+        repeats: (number == 3).then_some(1),
+        text: Some(text.to_owned()),
+    };
+    let first = "{\n  \"access\": {\n    \"grants\": [\n      {\n        \"id\": \"kestrel-main\",\n        \"users\": [7340033]\n      }\n    ]\n  },\n  \"farm\": \"forge\"\n}";
+    let second = first.replace("7340033", "7340033, 99120").replace("\"farm\"", &format!("\"{by}\""));
+    vec![version(3, 60, first), version(2, 4_000, &second), version(1, 90_000, first)]
 }

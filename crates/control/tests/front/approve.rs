@@ -127,3 +127,105 @@ async fn approval_by_the_api_is_bound_to_role_repository_and_head() {
     assert_eq!(elsewhere.approvals().await.unwrap(), []);
     world.plane.stop().await;
 }
+
+/// The page asks the very function that API and command line ask, so that nobody is told two stories.
+#[tokio::test(flavor = "multi_thread")]
+async fn access_page_tells_the_same_as_access_explain() {
+    let world = World::new().await;
+    for (person, event) in [
+        (world.person.id, forgeyard_model::access::EventClass::Push),
+        (world.reader.id, forgeyard_model::access::EventClass::ForkPullRequest),
+    ] {
+        let question = forgeyard_api::people::AccessQuestion {
+            repository: world.repository,
+            person,
+            event,
+            resource: "local".to_owned(),
+        };
+        let told = world.plane.client.explain_access(&question).await.unwrap();
+        let spelled = serde_json::to_value(event).unwrap();
+        let url = format!(
+            "{}/access?repository={}&person={person}&event={}&resource=local",
+            world.plane.url,
+            world.repository,
+            spelled.as_str().unwrap()
+        );
+        let asked = world.plane.http.get(url).bearer_auth(&world.plane.token).header("accept", "text/html");
+        let page = asked.send().await.unwrap().text().await.unwrap();
+        let page =
+            page.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+        let mut lines = told.approval.evidence.clone();
+        lines.extend(told.approval.fix.clone());
+        match told.decision {
+            forgeyard_model::access::Decision::Allow { by, evidence, .. } => {
+                lines.extend(by);
+                lines.extend(evidence);
+            }
+            forgeyard_model::access::Decision::Deny { reason } => {
+                lines.push(reason.message);
+                lines.extend(reason.evidence);
+                lines.extend(reason.fix);
+            }
+        }
+        assert!(lines.len() > 3, "{lines:?}");
+        for line in lines {
+            assert!(page.contains(&line), "the page lacks: {line}");
+        }
+    }
+    world.plane.stop().await;
+}
+
+/// Only the version that counts can be accepted, by the person or in writing through an admin; a token is nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn terms_are_accepted_by_a_person_and_by_version() {
+    let world = World::with(crate::world::Plan { terms: 2, ..Default::default() }).await;
+    let (_, jobs) = world.push(vec![world.job("build")]).await;
+    let demand = world.until(jobs[0], "held").await;
+    assert_eq!(demand.reason().unwrap().code, "gate.terms_not_accepted");
+    let client = &world.plane.client;
+    let request = |version, person| forgeyard_api::people::TermsRequest { version, person, how: Way::Cli };
+    assert_eq!(refused(client.accept_terms(&request(2, None)).await).code, "terms.nobody");
+    assert_eq!(
+        refused(client.accept_terms(&request(1, Some(world.person.id))).await).code,
+        "terms.other_version"
+    );
+    let maintainer = token(&world, Role::Maintainer, &[]).await;
+    let error = refused(maintainer.accept_terms(&request(2, Some(world.person.id))).await);
+    assert_eq!(error.code, "auth.role", "for others only an admin speaks");
+    client.accept_terms(&request(2, Some(world.person.id))).await.unwrap();
+    world.until(jobs[0], "launching").await;
+    world.plane.stop().await;
+}
+
+/// A restart under other rules ends what they no longer allow, and the history says under what the farm ran.
+#[tokio::test(flavor = "multi_thread")]
+async fn grant_that_is_taken_back_ends_its_machine_and_the_history_keeps_both_versions() {
+    let mut world = World::new().await;
+    let (_, jobs) = world.push(vec![world.job("build")]).await;
+    let (machine, program) = world.listen().await;
+    let job = machine.given(&program).await;
+    machine.took(&job).await;
+    program.begin().await.unwrap();
+    world.twin.advance(Duration::from_secs(2)).await;
+    world.until(jobs[0], "running").await;
+    let first = world.plane.client.config_history().await.unwrap();
+    assert_eq!((first.len(), first[0].number, first[0].repeats), (1, 1, None));
+
+    let grants = std::mem::take(&mut world.setup.config.access.grants);
+    let mut world = world.restart().await;
+    let launch = world.demand(jobs[0]).unwrap().launch.unwrap();
+    assert!(
+        world.plane.app.core.read().jobs[&launch].cancel_requested_at.is_some(),
+        "its agent is told to stop"
+    );
+    world.setup.config.access.grants = grants;
+    let world = world.restart().await;
+    let history = world.plane.client.config_history().await.unwrap();
+    let told: Vec<_> = history.iter().map(|row| (row.number, row.repeats)).collect();
+    assert_eq!(told, [(3, Some(1)), (2, None), (1, None)]);
+    let text = world.plane.client.config_version(2).await.unwrap().text.unwrap();
+    assert!(!text.contains("\"grants\": [\n      {"), "{text}");
+    let viewer = token(&world, Role::Viewer, &[]).await;
+    assert_eq!(refused(viewer.config_history().await).code, "auth.role");
+    world.plane.stop().await;
+}

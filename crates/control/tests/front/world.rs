@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) scale_sets: Vec<ScaleSetWish>,
     /// Labels of the pool, when they are others than [`LABELS`].
     pub(crate) labels: Vec<String>,
+    /// Version of the terms of service; 0 = none.
+    pub(crate) terms: u32,
     /// Rules on what people may do in the farm, given the ids of the person and of the repository.
     pub(crate) members: Option<Members>,
 }
@@ -78,6 +80,7 @@ impl World {
         let config = &mut setup.config;
         config.repositories[0].id = repository;
         config.repositories[0].name = "conda/feedstock".to_owned();
+        config.access.terms_version = plan.terms;
         if let Some(rules) = &plan.members {
             config.access.members = rules(person.id, repository);
             for rule in &mut config.access.members {

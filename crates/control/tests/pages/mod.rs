@@ -7,7 +7,7 @@ use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_api::people::PipelineView;
 use forgeyard_control::console::{
     Names, Shell, access, artifacts, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
+    environments, history, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::attempt::AttemptState;
@@ -274,6 +274,11 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         ("access refused", access::access(shell, &rules, &question, Some(&answered(deny)), Some(text))),
         ("access allowed", access::access(shell, &rules, &question, Some(&answered(allow)), None)),
         ("terms", terms::terms(shell, &farm::terms(text))),
+        ("configuration", {
+            let versions = farm::versions(text);
+            let compared = history::Compared { old: &versions[2], new: &versions[1] };
+            history::history(shell, &versions, Some(compared))
+        }),
         ("status", status::status(shell, &state)),
         ("login", entry::login(shell, text, &[text.to_owned()], Some(&error))),
         ("error", entry::error(shell, &error)),

@@ -192,7 +192,7 @@ fn pull_request_whose_flag_and_ids_differ_is_a_fork() {
 
 /// Hole 1: matching by login let somebody take over a freed login (admin-requests#1781).
 #[test]
-fn freed_login_taken_by_somebody_else_is_refused_admin_requests_1781() {
+fn hole_01_freed_login_taken_by_somebody_else_is_refused_admin_requests_1781() {
     let mut access = access([grant()]);
     access.logins.insert(MAINTAINER, "maintainer".to_owned());
     let mut event = event(push("main"), STRANGER, None);
@@ -204,7 +204,7 @@ fn freed_login_taken_by_somebody_else_is_refused_admin_requests_1781() {
 
 /// Hole 1, the other way: a renamed account keeps its rights.
 #[test]
-fn renamed_maintainer_is_still_allowed() {
+fn hole_01_renamed_maintainer_is_still_allowed() {
     let mut event = event(push("main"), MAINTAINER, None);
     event.sender.login = "a-new-name".to_owned();
     event.repository.name = "moved/elsewhere".to_owned();
@@ -213,7 +213,7 @@ fn renamed_maintainer_is_still_allowed() {
 
 /// Hole 1 for repositories: a grant by name alone never allows, and says what to write.
 #[test]
-fn grant_without_a_repository_id_never_allows() {
+fn hole_01_grant_without_a_repository_id_never_allows() {
     let unnumbered =
         Grant { repository: GrantRepository { id: None, name: "widgets/widget".to_owned() }, ..grant() };
     let reason = denied(run(&event(push("main"), MAINTAINER, None), &access([unnumbered])));
@@ -223,14 +223,14 @@ fn grant_without_a_repository_id_never_allows() {
 
 /// Holes 4 and 5: "not authorized" without naming rule, person or fix kept users waiting for days.
 #[test]
-fn refusal_names_rule_person_and_fix() {
+fn hole_04_refusal_names_rule_person_and_fix() {
     let reason = denied(run(&event(pull_request(200), STRANGER, Some(STRANGER)), &access([grant()])));
     insta::assert_snapshot!("refusal_names_rule_person_and_fix", reason.to_string());
 }
 
 /// Hole 6: only the first policy of a repository was looked at.
 #[test]
-fn every_grant_of_a_repository_is_tried() {
+fn hole_06_every_grant_of_a_repository_is_tried() {
     let other = Grant { id: "other".to_owned(), users: BTreeSet::from([STRANGER]), ..grant() };
     let (by, ..) = allowed(run(&event(push("main"), STRANGER, None), &access([grant(), other.clone()])));
     assert_eq!(by, ["other"]);
@@ -241,7 +241,7 @@ fn every_grant_of_a_repository_is_tried() {
 
 /// Hole 7: policies that do not resolve. A list or team that does not exist has no members.
 #[test]
-fn list_that_does_not_exist_allows_nobody() {
+fn hole_07_list_that_does_not_exist_allows_nobody() {
     let lost = Grant { users: BTreeSet::new(), lists: names(&["lost"]), ..grant() };
     let reason = denied(run(&event(push("main"), MAINTAINER, None), &access([lost])));
     assert!(reason.to_string().contains("the list `lost`, which does not exist"), "{reason}");
@@ -249,7 +249,7 @@ fn list_that_does_not_exist_allows_nobody() {
 
 /// Hole 8: people and roles, which was documented nowhere. People are united, roles are needed as well.
 #[test]
-fn people_are_united_and_roles_are_needed_as_well() {
+fn hole_08_people_are_united_and_roles_are_needed_as_well() {
     let mut table = String::new();
     type Case<'a> = (&'a str, fn(&mut Grant));
     let people: [Case<'_>; 7] = [
@@ -300,7 +300,7 @@ fn people_are_united_and_roles_are_needed_as_well() {
 
 /// Hole 9: some resources could not be opened with a plain list of users (admin-requests#1819, #1237).
 #[test]
-fn any_resource_can_be_opened_with_plain_users() {
+fn hole_09_any_resource_can_be_opened_with_plain_users() {
     let windows = Grant { resources: names(&["windows"]), ..grant() };
     let event = event(push("main"), MAINTAINER, None);
     allowed(decide(&event, Some(&repository()), "windows", &access([windows.clone()]), None));
@@ -311,7 +311,7 @@ fn any_resource_can_be_opened_with_plain_users() {
 
 /// Hole 10: a maintainer who touched a foreign pull request let its code run.
 #[test]
-fn maintainer_as_sender_does_not_vouch_for_a_foreign_author() {
+fn hole_10_maintainer_as_sender_does_not_vouch_for_a_foreign_author() {
     let reason = denied(run(&event(pull_request(200), MAINTAINER, Some(STRANGER)), &access([grant()])));
     assert_eq!(reason.code, "gate.person_not_allowed");
     let reason = denied(run(&event(pull_request(200), STRANGER, Some(MAINTAINER)), &access([grant()])));
@@ -320,7 +320,7 @@ fn maintainer_as_sender_does_not_vouch_for_a_foreign_author() {
 
 /// Hole 10: allowing pull requests said nothing about forks.
 #[test]
-fn grant_for_pull_requests_does_not_cover_forks() {
+fn hole_10_grant_for_pull_requests_does_not_cover_forks() {
     let mut grant = grant();
     grant.events.remove(&EventClass::ForkPullRequest);
     let reason = denied(run(&event(pull_request(200), MAINTAINER, Some(MAINTAINER)), &access([grant])));
@@ -330,7 +330,7 @@ fn grant_for_pull_requests_does_not_cover_forks() {
 
 /// Hole 13: accepted terms bound people to later versions.
 #[test]
-fn older_terms_do_not_count_for_newer_ones() {
+fn hole_13_older_terms_do_not_count_for_newer_ones() {
     let mut access = access([grant()]);
     access.terms_version = 2;
     access.terms_accepted.insert(MAINTAINER, 1);
@@ -347,7 +347,7 @@ fn older_terms_do_not_count_for_newer_ones() {
 
 /// Hole 15, the part that is the gate's: without the grant the next decision refuses.
 #[test]
-fn removed_grant_refuses_the_next_event() {
+fn hole_15_removed_grant_refuses_the_next_event() {
     assert_eq!(denied(run(&event(push("main"), MAINTAINER, None), &access([]))).code, "gate.no_grant");
 }
 

@@ -147,6 +147,8 @@ pub fn manifest(wish: &Wish) -> Value {
         "name": wish.name,
         "url": wish.farm,
         "redirect_url": wish.redirect,
+        // Where the browser of somebody who signs in to the console comes back to.
+        "callback_urls": [format!("{}/login/callback", wish.farm.trim_end_matches('/'))],
         "public": false,
         "default_permissions": permissions,
     });

@@ -372,6 +372,40 @@ fn some_access() -> impl Strategy<Value = Access> {
         )
 }
 
+/// Hole 2: one listed person who renamed or deleted their account broke the check of everybody's requests.
+#[test]
+fn hole_02_an_entry_that_cannot_be_read_costs_nobody_else_anything() {
+    let users = r#"{"users":[{"github":"gone"},{"github":"ada","id":7},{"github":"ghost","id":null},"?"]}"#;
+    let policy = "version: 1\npolicies:\n  - {id: p, repo: widget, users_from_json: users.json}\n\
+                  access_control:\n  - {resource: cirun-gpu, policies: [p]}\n";
+    let files =
+        CirunFiles { access: policy, runners: None, users: [("users.json".to_owned(), users)].into() };
+    let access = import_cirun(&files, &ImportOptions::default()).unwrap().access;
+    let people: Vec<u64> = access.lists.values().flatten().copied().collect();
+    assert_eq!(people, [7]);
+    assert!(access.notes.iter().any(|note| note.contains("matches nobody")), "{:?}", access.notes);
+}
+
+/// Hole 3: the list was fetched from a mutable address when somebody asked. Here an address is only a name, for a file that
+/// the importer hands over; without the file the policy is nobody's.
+#[test]
+fn hole_03_a_list_behind_an_address_is_a_file_that_was_read_once_or_nobody() {
+    let policy = "version: 1\npolicies:\n  - {id: p, repo: widget, users_from_json: 'https://example.org/main/users.json'}\n\
+                  access_control:\n  - {resource: cirun-gpu, policies: [p]}\n";
+    let read = |users| {
+        let files = CirunFiles { access: policy, runners: None, users };
+        import_cirun(&files, &ImportOptions::default()).unwrap().access
+    };
+    let given = read([("users.json".to_owned(), r#"{"users":[{"github":"ada","id":7}]}"#)].into());
+    assert_eq!(given.lists.values().flatten().copied().collect::<Vec<u64>>(), [7]);
+    let absent = read(Default::default());
+    // The grant still asks for a list, and that has no member: never a grant that is open to everybody.
+    assert!(
+        !absent.grants[0].lists.is_empty() && absent.lists.values().all(|ids| ids.is_empty()),
+        "{absent:?}"
+    );
+}
+
 proptest! {
     #[test]
     fn exported_access_reads_back_the_same(access in some_access()) {

@@ -152,8 +152,12 @@ pub(super) async fn callback(
         Err(error) => {
             tracing::info!(code = %error.code, "a sign-in by a forge came to nothing: {}", error.message);
             let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::FORBIDDEN);
-            let page =
-                entry::login(&shell(&app, None), routes::PIPELINES, &forges::names(&app), Some(&error));
+            let page = entry::login(
+                &shell(&app, None),
+                routes::PIPELINES,
+                &app.forges.sign_in_names(),
+                Some(&error),
+            );
             (status, html(page)).into_response()
         }
     };

@@ -6,7 +6,6 @@ use super::{html, shell};
 use crate::app::App;
 use crate::auth::{self, Caller};
 use crate::console::{entry, routes};
-use crate::forges;
 use crate::http::error::HttpError;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -37,7 +36,8 @@ pub(super) async fn page(
     if auth::viewer(&app, &headers).is_some() {
         return Ok(Redirect::to(local(&next)).into_response());
     }
-    Ok(html(entry::login(&shell(&app, None), local(&next), &forges::names(&app), None)).into_response())
+    Ok(html(entry::login(&shell(&app, None), local(&next), &app.forges.sign_in_names(), None))
+        .into_response())
 }
 
 #[derive(Deserialize)]
@@ -59,7 +59,7 @@ pub(super) async fn login(State(app): State<App>, request: Request) -> Result<Re
             "auth.unknown_token",
             "the token is unknown, revoked or over",
         );
-        let page = entry::login(&shell(&app, None), local(&next), &forges::names(&app), Some(&error));
+        let page = entry::login(&shell(&app, None), local(&next), &app.forges.sign_in_names(), Some(&error));
         return Ok((StatusCode::UNAUTHORIZED, Html(page.into_string())).into_response());
     };
     tracing::info!(name = %caller.principal.name, "signed in");

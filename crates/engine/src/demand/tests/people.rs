@@ -386,3 +386,33 @@ fn pipeline_that_is_held_is_stopped_by_a_newer_head_and_by_a_refusal() {
     desk.give(judged(&sha("b"), false, by(MAINTAINER)));
     assert!(matches!(state(&desk, second), PipelineState::Canceled { .. }), "{:?}", state(&desk, second));
 }
+
+/// Hole 11: a job with the same labels took the machine that was made for another.
+#[test]
+fn hole_11_whoever_takes_the_machine_is_asked_about_before_its_first_step() {
+    let mut desk = Desk::new();
+    desk.webhook(report(JOB, "queued"));
+    desk.found(facts());
+    let attempt = desk.registered(JOB, 71);
+    let thief = taken(REPOSITORY, RUN + 5, STRANGER);
+    assert!(!allows(&desk.hook(attempt, thief.clone())), "nothing runs before it is known whose work it is");
+    let stranger = Some(person(STRANGER));
+    desk.found(RunFacts { actor: stranger.clone(), triggering_actor: stranger, ..facts() });
+    let answer = desk.hook(attempt, thief);
+    assert!(format!("{answer:?}").contains("gate.person_not_allowed"), "{answer:?}");
+    assert!(matches!(desk.state(JOB), "wanted" | "launching"), "whoever was robbed is not forgotten");
+}
+
+/// Hole 12: nothing bounded how long a job kept a machine.
+#[test]
+fn hole_12_a_job_that_runs_longer_than_its_flavor_allows_is_ended() {
+    let mut desk = Desk::new();
+    desk.webhook(report(JOB, "queued"));
+    desk.found(facts());
+    let attempt = desk.registered(JOB, 71);
+    desk.hook(attempt, taken(REPOSITORY, RUN, MAINTAINER));
+    desk.in_progress(JOB, attempt);
+    let deadline = desk.farm.attempts[&attempt].deadline.unwrap();
+    let allowed = deadline.since(desk.now);
+    assert!(allowed <= std::time::Duration::from_secs(6 * 3600 + 90), "{allowed:?}");
+}

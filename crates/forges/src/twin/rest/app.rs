@@ -176,12 +176,13 @@ impl State {
         if self.now > made_at.plus(MANIFEST_CODE) {
             return Err(Reply::not_found());
         }
+        let client_secret = self.client_secret(app).expose().to_owned();
         let mut body = self.app_json(app);
         if let (Some(fields), Some(app)) = (body.as_object_mut(), self.apps.get(&app)) {
             let secret = self.hooks.get(&app.hook).map(|hook| hook.secret.expose().to_owned());
             fields.insert("webhook_secret".to_owned(), json!(secret));
             fields.insert("pem".to_owned(), json!(app.key.expose()));
-            fields.insert("client_secret".to_owned(), json!(self.client_secret(app.id).expose()));
+            fields.insert("client_secret".to_owned(), json!(client_secret));
         }
         Ok(Reply::json(201, &body))
     }

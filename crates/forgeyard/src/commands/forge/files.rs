@@ -122,6 +122,11 @@ impl Section {
         if self.hook {
             text.push_str(&format!("webhook-secret-file = {}\n", quoted(&self.places.webhook)));
         }
+        // One forge alone may have it, because people are known by the numbers of one forge.
+        text.push_str(&format!(
+            "# client-secret-file = {}   # people sign in to the console\n",
+            quoted(&self.places.client)
+        ));
         text
     }
 
