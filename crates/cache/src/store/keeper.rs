@@ -1,6 +1,6 @@
 //! Keeping to the limits, and the slow questions that read the whole log.
 //!
-//! **Space** comes back by dropping the segment with the fewest live bytes. What was used since that segment was last
+//! **Space** comes back by dropping a whole segment: one that is mostly dead, else the oldest. What was used since that segment was last
 //! written moves to the end of the log, latest use first, up to half of the segment, so that dropping always frees
 //! something. Names that linked to a moved content move with it. Drops, and the fact that a name replaced an older
 //! record, are carried on while an older segment exists; otherwise a removed entry would come back at the next start.
@@ -183,11 +183,17 @@ impl Shared {
         if dropped { self.snapshot() } else { Ok(()) }
     }
 
-    /// The segment that goes next: the one with the fewest live bytes, never the one that grows.
+    /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else the
+    /// oldest, whose entries have had the longest time to be used again.
     fn candidate(&self) -> Option<std::sync::Arc<super::log::Segment>> {
         let mut all = self.all_segments();
         all.pop();
-        all.into_iter().min_by_key(|segment| (segment.live.load(Relaxed), segment.number))
+        let alive = |segment: &super::log::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
+        let half =
+            |segment: &&std::sync::Arc<super::log::Segment>| alive(segment) * 2 < segment.size.load(Relaxed);
+        let emptiest =
+            all.iter().filter(half).min_by_key(|segment| (alive(segment), segment.number)).cloned();
+        emptiest.or_else(|| all.into_iter().next())
     }
 
     fn keep_scopes(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
