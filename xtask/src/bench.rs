@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
+    ("cache", |root| example(root, "forgeyard-cache", "beside_nginx", &[])),
     ("sandbox", sandbox),
     ("tour", tour),
     ("server", crate::idle::figures),

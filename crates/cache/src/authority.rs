@@ -119,6 +119,11 @@ impl Authority {
     }
 }
 
+/// A public key as the authority writes it.
+pub fn public_text(key: &VerifyingKey) -> String {
+    STANDARD.encode(key.as_bytes())
+}
+
 /// The token in an `Authorization` header: Bearer, or the password of Basic.
 pub fn token_in(header: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(header).ok()?.trim();

@@ -34,6 +34,9 @@ enum Command {
     /// Sites, places with hosts: run one on this host, list, drain, resume.
     #[command(subcommand)]
     Site(commands::site::SiteCommand),
+    /// The build cache: run it, make its tokens, look at its entries, remove them.
+    #[command(subcommand)]
+    Cache(commands::cache::CacheCommand),
     #[command(flatten)]
     Client(commands::ClientCommand),
     /// Look whether this host can do what a farm needs.
@@ -74,6 +77,7 @@ pub fn main() -> ExitCode {
             Command::Up(args) => farm::up(args, true).await,
             Command::Serve(args) => farm::up(args, false).await,
             Command::Site(command) => commands::site::run(command).await,
+            Command::Cache(command) => commands::cache::run(command).await,
             Command::Client(command) => commands::run(command).await,
             Command::Doctor(args) => commands::doctor::run(args).await,
             Command::ProbeDevices { simulated } => commands::probe(simulated),

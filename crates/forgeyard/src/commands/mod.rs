@@ -4,6 +4,7 @@
 pub mod access;
 pub mod artifact;
 pub mod audit;
+pub mod cache;
 pub mod channel;
 pub mod demand;
 pub mod device;
