@@ -166,7 +166,7 @@ fn nginx(folder: &Path) -> Option<Server> {
 
 /// Bytes that no other entry has.
 fn body(number: usize, size: usize) -> Vec<u8> {
-    let mut state = number as u64 * 0x9e37_79b9_7f4a_7c15 + 1;
+    let mut state = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut bytes = vec![0; size];
     for eight in bytes.chunks_mut(8) {
         state ^= state << 13;
