@@ -10,9 +10,11 @@ use crate::connection::{Connection, End, Incoming, Thread};
 use crate::figures::Counters;
 use crate::http::{Head, Method, Wrong, range_of};
 use crate::name::{Kind, Name, NameHash};
+use crate::nix;
 use crate::scope::{Grant, ScopePath};
 use crate::service::Core;
 use crate::shape;
+use crate::store::log::Durability;
 use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Put, Store as _, StoreError};
 use crate::surface::{self, Denied, Plan, Shape, Surface};
 use forgeyard_model::{Digest, Timestamp};
@@ -108,6 +110,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             }
             Plan::Check { writes: true } => forbid(core, conn, head, &access).await,
             Plan::Properties { kind, key } => properties(core, conn, head, &access, kind, &key).await,
+            Plan::Constant(text) => say(conn, core, head, 200, text).await,
             Plan::Folder => say(conn, core, head, 201, "").await,
             Plan::Refuse { status, reason } => say(conn, core, head, status, reason).await,
         };
@@ -123,7 +126,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let (status, text) = crate::admin::answer(core, head);
             say(conn, core, head, status, &text).await
         }
-        _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|ccache|bazel|kv)/KEY\n").await,
+        _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|ccache|bazel|nix|kv)/KEY\n").await,
     }
 }
 
@@ -185,18 +188,19 @@ async fn read(
         conn.begin(200, 0, head.keep_alive, &[("Content-Type", "application/octet-stream")]);
         return conn.send(None).await;
     }
+    let refers = kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key));
     let mut entry = std::mem::take(&mut conn.entry);
     let found = look(access, kind, key, |scope, name| {
-        if facts_only && kind != Kind::Action {
+        if facts_only && !refers {
             let facts = core.store.facts(name)?;
             return Ok(facts.map(|facts| Found { facts, place: Place::Buffer(0..0) }));
         }
         let found = core.store.get(name, &mut entry)?;
-        if kind == Kind::Action
+        if refers
             && let Some(Found { place: Place::Buffer(range), .. }) = &found
-            && !complete(core, access, entry.get(range.clone()).unwrap_or_default())
+            && !complete(core, access, kind, entry.get(range.clone()).unwrap_or_default())
         {
-            // a client of HTTP cannot recover from a result without its files (bazel#18696)
+            // clients cannot recover from a result without its files (bazel#18696, nix#1340)
             let name = Name { scope: scope.clone(), kind, key: key.to_owned() };
             core.store.remove(&name)?;
             return Ok(None);
@@ -247,9 +251,14 @@ async fn read(
     }
 }
 
-/// Whether everything that an action result refers to can be read by this caller. Asking marks it as used, so that it
+/// Whether everything that an action result or a `narinfo` refers to can be read by this caller. Asking marks it as used, so that it
 /// outlives the build that was just promised it.
-fn complete(core: &Core, access: &Access, result: &[u8]) -> bool {
+fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
+    if kind == Kind::Nix {
+        let Some(info) = nix::narinfo(result) else { return false };
+        let file = look(access, Kind::Nix, &info.url, |_, name| core.store.facts(name));
+        return file.is_some_and(|(_, facts)| info.file_size.is_none_or(|size| size == facts.size));
+    }
     if shape::is_ccache(result) {
         return true;
     }
@@ -316,6 +325,10 @@ async fn put(
     let policy = if access.grant.trusted { write.policy } else { Policy::Replace };
     let stored = match incoming {
         Incoming::Memory(bytes) => match shape::check(write.shape, &name.key, &bytes) {
+            Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, &bytes) => {
+                // cachix#251: what was cut off on its way must not be announced
+                return malformed(conn, head, access, &name, shape::ShapeError::NoFile).await;
+            }
             Ok(()) => {
                 core.store.put(&name, Body::Inline(&bytes), policy, &by).map(|put| (put, bytes.len() as u64))
             }
@@ -324,7 +337,8 @@ async fn put(
         Incoming::File(spool) => {
             let size = spool.size();
             // a sync may take long, and others share this thread
-            let finished = tokio::task::spawn_blocking(move || spool.finish(true)).await;
+            let sync = core.store.durability() == Durability::Group;
+            let finished = tokio::task::spawn_blocking(move || spool.finish(sync)).await;
             match finished.unwrap_or(Err(StoreError::Broken)) {
                 Ok(large) => match shape::check_large(write.shape, &name.key, large.digest) {
                     Ok(()) => core.store.put(&name, Body::Large(large), policy, &by).map(|put| (put, size)),

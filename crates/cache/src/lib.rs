@@ -19,6 +19,7 @@ mod exchange;
 pub mod figures;
 pub mod http;
 pub mod name;
+pub mod nix;
 pub mod scope;
 pub mod service;
 pub mod shape;

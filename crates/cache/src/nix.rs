@@ -24,7 +24,8 @@ pub struct NarInfo {
 
 /// Reads a `narinfo`; nothing when a client would call it corrupt or its file lies outside of `nar/`.
 pub fn narinfo(bytes: &[u8]) -> Option<NarInfo> {
-    let text = std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n') && text.len() <= LONGEST)?;
+    let text =
+        std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n') && text.len() <= LONGEST)?;
     let (mut url, mut file_size, mut path, mut hash, mut size) = (None, None, None, None, None);
     for line in text.lines() {
         let (name, value) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, "")))?;
@@ -76,9 +77,13 @@ mod tests {
     #[test]
     fn narinfo_without_its_file_or_hash_is_none() {
         let good = "StorePath: /nix/store/a-b\nURL: nar/x.nar\nFileSize: 3\nNarHash: sha256:x\nNarSize: 5\nReferences: \nSig: a:b\n";
-        assert_eq!(narinfo(good.as_bytes()), Some(NarInfo { url: "nar/x.nar".to_owned(), file_size: Some(3) }));
+        assert_eq!(
+            narinfo(good.as_bytes()),
+            Some(NarInfo { url: "nar/x.nar".to_owned(), file_size: Some(3) })
+        );
         for line in ["StorePath", "URL", "NarHash", "NarSize"] {
-            let without: String = good.lines().filter(|one| !one.starts_with(line)).map(|one| format!("{one}\n")).collect();
+            let without: String =
+                good.lines().filter(|one| !one.starts_with(line)).map(|one| format!("{one}\n")).collect();
             assert_eq!(narinfo(without.as_bytes()), None, "{line}");
         }
         assert_eq!(narinfo(good.replace("nar/x", "nar/../x").as_bytes()), None);

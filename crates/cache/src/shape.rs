@@ -23,6 +23,12 @@ pub enum ShapeError {
     /// Not an action result.
     #[error("the entry is not an action result")]
     Action,
+    /// Not what Nix says of a store path.
+    #[error("the entry is not a narinfo")]
+    NarInfo,
+    /// It refers to a file that is not here.
+    #[error("the file that the narinfo names is not here, or has another size")]
+    NoFile,
     /// Other bytes than the key says.
     #[error("the bytes do not have the digest that their key says")]
     Digest,
@@ -40,6 +46,8 @@ pub fn check(shape: Shape, key: &str, bytes: &[u8]) -> Result<(), ShapeError> {
         Shape::Action if is_ccache(bytes) => ccache(bytes),
         Shape::Action => crate::action::references(bytes).map(|_| ()).ok_or(ShapeError::Action),
         Shape::Content => digest(key, Digest::of(bytes)),
+        Shape::NarInfo => crate::nix::narinfo(bytes).map(|_| ()).ok_or(ShapeError::NarInfo),
+        Shape::NarFile => nar_file(key, Digest::of(bytes)),
     }
 }
 
@@ -48,13 +56,18 @@ pub fn check_large(shape: Shape, key: &str, found: Digest) -> Result<(), ShapeEr
     match shape {
         Shape::Content => digest(key, found),
         // an action result of more than a megabyte is one of thousands of outputs; it is not read into memory here
-        Shape::Action => Err(ShapeError::Size),
+        Shape::Action | Shape::NarInfo => Err(ShapeError::Size),
+        Shape::NarFile => nar_file(key, found),
         Shape::Any | Shape::Sccache | Shape::Ccache => Ok(()),
     }
 }
 
 fn digest(key: &str, found: Digest) -> Result<(), ShapeError> {
     if Digest::from_hex(key) == Ok(found) { Ok(()) } else { Err(ShapeError::Digest) }
+}
+
+fn nar_file(key: &str, found: Digest) -> Result<(), ShapeError> {
+    if crate::nix::file_digest(key) == Some(found) { Ok(()) } else { Err(ShapeError::Digest) }
 }
 
 fn short(bytes: &[u8], at: usize) -> Option<usize> {

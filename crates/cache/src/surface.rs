@@ -4,6 +4,7 @@
 //! /<scope>/-/dav/<path>        WebDAV, for sccache
 //! /<scope>/-/ccache/<path>     ccache: layouts subdirs, flat, bazel
 //! /<scope>/-/bazel/ac|cas/<sha256>   Bazel
+//! /<scope>/-/nix/<path>        Nix: a binary cache
 //! /<scope>/-/kv/<key>          any key
 //! /-/<surface>/…               the scope of the token
 //! ```
@@ -24,13 +25,16 @@ pub enum Surface {
     Ccache,
     /// Bazel over HTTP.
     Bazel,
+    /// A binary cache of Nix.
+    Nix,
     /// Any client, by key.
     Keyed,
 }
 
 impl Surface {
     /// All of them.
-    pub const ALL: [Surface; 4] = [Surface::Dav, Surface::Ccache, Surface::Bazel, Surface::Keyed];
+    pub const ALL: [Surface; 5] =
+        [Surface::Dav, Surface::Ccache, Surface::Bazel, Surface::Nix, Surface::Keyed];
 
     /// The word in paths and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -38,6 +42,7 @@ impl Surface {
             Surface::Dav => "dav",
             Surface::Ccache => "ccache",
             Surface::Bazel => "bazel",
+            Surface::Nix => "nix",
             Surface::Keyed => "kv",
         }
     }
@@ -65,6 +70,10 @@ pub enum Shape {
     Action,
     /// Bytes with the digest that is their key.
     Content,
+    /// What Nix says of a store path, whose file is here.
+    NarInfo,
+    /// A file of Nix, with the digest that is in its key.
+    NarFile,
 }
 
 /// What a request means.
@@ -111,6 +120,8 @@ pub enum Plan {
         /// Its key.
         key: String,
     },
+    /// The same for everybody.
+    Constant(&'static str),
     /// A folder is made. There are no folders, so all of them exist.
     Folder,
     /// Nothing of this protocol.
@@ -178,6 +189,20 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
             }
             _ => return refuse(404, "Bazel's paths are ac/ and cas/ with a SHA-256"),
         },
+        Surface::Nix if key == "nix-cache-info" => {
+            return match method {
+                Method::Get | Method::Head => Plan::Constant(crate::nix::CACHE_INFO),
+                _ => refuse(405, "this file is the same in every scope"),
+            };
+        }
+        Surface::Nix => {
+            let shape = match key {
+                _ if is_narinfo(key) => Shape::NarInfo,
+                _ if key.starts_with("nar/") => Shape::NarFile,
+                _ => Shape::Any,
+            };
+            (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, Policy::Keep)
+        }
         Surface::Keyed => (Kind::Keyed, key.to_owned(), Shape::Any, Denied::Forbidden, Policy::Keep),
     };
     if key.is_empty() {
@@ -190,6 +215,11 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
         Method::Delete => Plan::Remove { kind, key },
         _ => refuse(405, "entries are read, written and removed"),
     }
+}
+
+/// Whether a key of [`Kind::Nix`] is that of a `narinfo`.
+pub fn is_narinfo(key: &str) -> bool {
+    key.ends_with(".narinfo") && !key.contains('/')
 }
 
 fn is_digest(text: &str) -> bool {
@@ -253,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|ccache|bazel|kv)/\\PC{0,40}") {
+        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|ccache|bazel|nix|kv)/\\PC{0,40}") {
             if let Some((_, surface, rest)) = split(&path) {
                 for method in [Method::Get, Method::Put, Method::Propfind, Method::Mkcol, Method::Other] {
                     let _ = plan(surface, method, rest);

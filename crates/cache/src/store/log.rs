@@ -176,6 +176,11 @@ impl LogStore {
         self.shared.scrub()
     }
 
+    /// When a put is acknowledged.
+    pub fn durability(&self) -> Durability {
+        self.shared.config.durability
+    }
+
     /// Records that failed their checksum since the start.
     pub fn damaged(&self) -> u64 {
         self.shared.damaged.load(Relaxed)
