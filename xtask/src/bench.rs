@@ -18,7 +18,7 @@ const PARTS: [Part; 8] = [
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
-    ("cache", |root| example(root, "forgeyard-cache", "beside_nginx", &[])),
+    ("cache", cache),
     ("sandbox", sandbox),
     ("tour", tour),
     ("server", crate::idle::figures),
@@ -155,6 +155,13 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
     let mut all = vec!["run", "--quiet", "--package", package, "--example", name, "--"];
     all.extend(arguments);
     collect(crate::cargo::command(root, &all))
+}
+
+/// Beside a peer that was built to be shipped, so built like that itself.
+fn cache(root: &Path) -> Result<Vec<Figure>> {
+    let arguments =
+        ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "beside_nginx"];
+    collect(crate::cargo::command(root, &arguments))
 }
 
 fn sandbox(root: &Path) -> Result<Vec<Figure>> {

@@ -75,12 +75,13 @@ impl Server {
         let children = format!("/proc/{0}/task/{0}/children", self.child.id());
         let children = std::fs::read_to_string(children).unwrap_or_default();
         all.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
-        let ticks = |id: &u32| -> u64 {
-            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-            [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
+        // nanoseconds on a CPU, of each thread; ticks would be too coarse
+        let spent = |id: &u32| -> u64 {
+            let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+            let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
+            stats.filter_map(|stat| stat.split_whitespace().next()?.parse::<u64>().ok()).sum()
         };
-        all.iter().map(ticks).sum::<u64>() as f64 / 100.0
+        all.iter().map(spent).sum::<u64>() as f64 / 1e9
     }
 }
 
@@ -208,8 +209,7 @@ fn load(server: &Server, method: &'static str, size: usize, count: usize, rounds
             });
         }
     });
-    // the clock of /proc has steps of 10 ms
-    let cpu = (server.cpu() - before).max(0.01);
+    let cpu = (server.cpu() - before).max(1e-6);
     let done = (count * rounds) as f64;
     let wall = done / begin.elapsed().as_secs_f64();
     eprintln!(

@@ -329,3 +329,30 @@ fn second_process_is_refused() {
     let _store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
     assert!(LogStore::open(Config::new(folder.path()), minutes.clock()).is_err());
 }
+
+/// A pull request wrote the same bytes as an entry that was purged. Moving those bytes must not bring the entry back.
+#[test]
+fn purged_name_stays_gone_when_its_bytes_move_for_another() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let config = Config { capacity: 400 << 10, segment: 64 << 10, ..Config::new(folder.path()) };
+    let mut store = LogStore::open(config.clone(), minutes.clock()).unwrap();
+    put(&store, &name("main", "poison"), b"shared bytes");
+    put(&store, &name("pr", "mine"), b"shared bytes");
+    store.remove(&name("main", "poison")).unwrap();
+    for round in 0..40u16 {
+        for number in 0..12u16 {
+            put(
+                &store,
+                &name("main", &format!("{round}/{number}")),
+                &some_bytes(3000 + usize::from(round), number as u8),
+            );
+        }
+        minutes.pass(1);
+        assert_eq!(read(&store, &name("pr", "mine")).unwrap(), b"shared bytes");
+        store.maintain(&|_| Limits::default()).unwrap();
+        drop(store);
+        let _ = fs_err::remove_file(folder.path().join("index.snap"));
+        store = LogStore::open(config.clone(), minutes.clock()).unwrap();
+        assert_eq!(read(&store, &name("main", "poison")), None, "round {round}");
+    }
+}

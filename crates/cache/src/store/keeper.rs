@@ -2,8 +2,9 @@
 //!
 //! **Space** comes back by dropping a whole segment: one that is mostly dead, else the oldest. What was used since that segment was last
 //! written moves to the end of the log, latest use first, up to half of the segment, so that dropping always frees
-//! something. Names that linked to a moved content move with it. Drops, and the fact that a name replaced an older
-//! record, are carried on while an older segment exists; otherwise a removed entry would come back at the next start.
+//! something. Names that linked to a moved content move with it; the name in the record itself does so only if it still
+//! stands for this content. For every other name in the segment that stands for nothing, a drop is written while an older
+//! segment exists: there an older record of the name may lie, and would bring a removed entry back at the next start.
 //!
 //! **Quota and age** of a scope take the entries out of the index that were not used for longest. They write nothing to
 //! the log: after a crash such entries may be back until the next round.
@@ -11,7 +12,7 @@
 use super::index::Slot;
 use super::large::Large;
 use super::log::{Shared, Writer, locked, minute_of};
-use super::record::{HEAD, Head, LARGE, REPLACES, Record, SEGMENT_HEAD, What};
+use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
 use super::{Limits, Listed, StoreError, Totals, Which};
 use crate::name::{Kind, NameHash, half};
 use std::collections::{BTreeMap, HashMap};
@@ -98,7 +99,9 @@ impl Shared {
             let good = walk(&segment, SEGMENT_HEAD, |_, record, _| {
                 let name = record.name();
                 let Some(slot) = self.names.get(name.0) else { return Ok(()) };
-                if record.what == What::Drop || scope.is_some_and(|scope| scope != record.scope) {
+                if matches!(record.what, What::Drop | What::Content)
+                    || scope.is_some_and(|scope| scope != record.scope)
+                {
                     return Ok(());
                 }
                 let listed = Listed {
@@ -267,7 +270,11 @@ impl Shared {
             if self.read(slot, &mut buffer, usize::MAX)?.is_none() {
                 continue;
             }
-            let Ok((record, _)) = Record::read(&buffer) else { continue };
+            let Ok((mut record, _)) = Record::read(&buffer) else { continue };
+            let own = record.name().0;
+            if record.what == What::Entry && !names.iter().any(|(hash, _)| *hash == own) {
+                record.what = What::Content;
+            }
             let mut writer = locked(&self.writer);
             let (to, place) = self.append(&mut writer, &record)?;
             let moved = slot.moved(to, place);
@@ -295,22 +302,20 @@ impl Shared {
             let live = self.names.get(name.0);
             let here = |slot: Slot| slot.segment() == number && slot.at() == at;
             let content = half(record.digest.as_bytes());
-            if record.what == What::Entry && self.contents.get(content).is_some_and(here) {
+            if record.what.carries() && self.contents.get(content).is_some_and(here) {
                 self.contents.remove(content);
             }
-            let keep = match (record.what, live) {
-                // a second name for a content elsewhere; its own record is all that says so
-                (What::Link, Some(slot)) if record.flags & LARGE == 0 => {
-                    self.head(slot, |target| target.digest)? == Some(record.digest)
-                }
-                (What::Drop, None) => !oldest,
-                _ => false,
-            };
+            let link = record.what == What::Link && record.flags & LARGE == 0;
             let mut writer = locked(&self.writer);
-            if keep {
-                self.append(&mut writer, record)?;
-            } else if record.flags & REPLACES != 0 && live.is_none() && !oldest {
-                self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
+            match live {
+                // a second name for a content elsewhere; its own record is all that says so
+                Some(slot) if link && self.head(slot, |target| target.digest)? == Some(record.digest) => {
+                    self.append(&mut writer, record)?;
+                }
+                None if record.what != What::Content && !oldest => {
+                    self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
+                }
+                _ => {}
             }
             Ok(())
         })?;
@@ -335,7 +340,7 @@ impl Shared {
             read += 1;
             let whole = self.read(slot, &mut buffer, usize::MAX)?.map(|()| Record::read(&buffer));
             let good = match whole {
-                Some(Ok((record, _))) if record.what == What::Entry => {
+                Some(Ok((record, _))) if record.what.carries() => {
                     forgeyard_model::Digest::of(record.payload) == record.digest
                 }
                 Some(Ok((record, _))) => Large::open(&self.large_path(record.digest))

@@ -13,6 +13,7 @@ pub mod index;
 mod keeper;
 pub mod large;
 pub mod log;
+mod port;
 pub mod record;
 mod recovery;
 #[cfg(any(test, feature = "twin"))]

@@ -6,8 +6,9 @@
 //! record    head of 96 bytes, scope, key, provenance (JSON), payload, zeros up to a multiple of 64
 //!
 //!  0  magic "FYR1"           24  CRC-32 of the payload u32
-//!  4  what: 1 entry, 2 link, 3 drop      28  zeros
-//!  5  flags: 1 replaces, 2 large         32  stored at, microseconds i64
+//!  4  what: 1 entry, 2 link, 3 drop,      28  zeros
+//!     4 content
+//!  5  flags: 2 large              32  stored at, microseconds i64
 //!  6  kind of the name       40  size of the content u64
 //!  7  zero                   48  SHA-256 of the content
 //!  8  scope length u16       80  zeros
@@ -16,9 +17,10 @@
 //! 16  payload length u32     all numbers little-endian
 //! ```
 //!
-//! An *entry* carries a name and its content. A *link* gives one more name to a content that another entry carries, or
-//! that is a file of its own (*large*). A *drop* takes a name away. The last record for a name counts, in the order of
-//! segment numbers and places. *Replaces* says that an older record for the name may still lie in an older segment.
+//! An *entry* carries a name and its content. A *link* gives one more name to a content that another record carries, or
+//! that is a file of its own (*large*). A *drop* takes a name away. A *content* is an entry whose own name is gone while
+//! links still stand for it: eviction writes one when it moves such an entry. The last record for a name counts, in the
+//! order of segment numbers and places.
 
 use crate::name::{Kind, NameHash};
 use forgeyard_model::{Digest, Timestamp};
@@ -42,10 +44,10 @@ pub enum What {
     Link = 2,
     /// Name that is gone.
     Drop = 3,
+    /// Content whose own name is gone.
+    Content = 4,
 }
 
-/// An older record for this name may exist.
-pub const REPLACES: u8 = 1;
 /// The content is a file of its own.
 pub const LARGE: u8 = 2;
 
@@ -54,7 +56,7 @@ pub const LARGE: u8 = 2;
 pub struct Record<'a> {
     /// What it does.
     pub what: What,
-    /// [`REPLACES`], [`LARGE`].
+    /// [`LARGE`] or nothing.
     pub flags: u8,
     /// Kind of the name.
     pub kind: Kind,
@@ -135,6 +137,13 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
+impl What {
+    /// Whether the content is in the record.
+    pub const fn carries(self) -> bool {
+        matches!(self, What::Entry | What::Content)
+    }
+}
+
 impl<'a> Record<'a> {
     /// Bytes on disk.
     pub fn len(&self) -> u64 {
@@ -203,6 +212,7 @@ impl<'a> Record<'a> {
             1 => What::Entry,
             2 => What::Link,
             3 => What::Drop,
+            4 => What::Content,
             _ => return Err(Damage::Head),
         };
         let text = |from: usize, length: usize| {

@@ -233,14 +233,18 @@ impl<'a> Recovery<'a> {
 
     fn record(&mut self, segment: u32, at: u64, record: &Record<'_>, length: u64) {
         let shared = self.shared;
-        let name = record.name().0;
-        let content = half(record.digest.as_bytes());
         let minute = Shared::minute_at(record.stored_at);
         let (scope, _) = shared.scope(record.scope);
         let own = Slot::new(segment, at, length as u32, minute, scope);
+        if record.what == What::Content {
+            shared.contents.insert(half(record.digest.as_bytes()), own);
+            return;
+        }
+        let name = record.name().0;
+        let content = half(record.digest.as_bytes());
         self.pending.remove(&name);
         let slot = match record.what {
-            What::Drop => None,
+            What::Drop | What::Content => None,
             What::Link if record.flags & LARGE == 0 => match shared.contents.get(content) {
                 Some(target) => Some(Slot::new(target.segment(), target.at(), target.len(), minute, scope)),
                 None => {
