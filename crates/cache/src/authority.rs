@@ -124,13 +124,19 @@ pub fn public_text(key: &VerifyingKey) -> String {
     STANDARD.encode(key.as_bytes())
 }
 
-/// The token in an `Authorization` header: Bearer, or the password of Basic.
+/// The token in an `Authorization` header: Bearer, the password of Basic, or the access key of a request to S3.
+///
+/// The signature of such a request is not looked at: the token is in the header as it is with Bearer, and holds by itself.
 pub fn token_in(header: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(header).ok()?.trim();
     let (scheme, rest) = text.split_once(' ')?;
     let rest = rest.trim();
     if scheme.eq_ignore_ascii_case("bearer") {
         return Some(rest.to_owned());
+    }
+    if scheme == "AWS4-HMAC-SHA256" {
+        let credential = rest.split(',').find_map(|part| part.trim().strip_prefix("Credential="))?;
+        return credential.split('/').next().map(str::to_owned);
     }
     if scheme.eq_ignore_ascii_case("basic") {
         let decoded = String::from_utf8(STANDARD.decode(rest).ok()?).ok()?;
@@ -218,6 +224,9 @@ mod tests {
         assert_eq!(token_in(b"Bearer abc").as_deref(), Some("abc"));
         let basic = format!("Basic {}", STANDARD.encode("anybody:abc"));
         assert_eq!(token_in(basic.as_bytes()).as_deref(), Some("abc"));
+        let s3 =
+            b"AWS4-HMAC-SHA256 Credential=abc/20260101/auto/s3/aws4_request, SignedHeaders=host, Signature=0";
+        assert_eq!(token_in(s3).as_deref(), Some("abc"));
         assert_eq!(token_in(b"Digest abc"), None);
     }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -132,8 +132,16 @@ impl Connection {
             self.begin = 0;
         }
         self.buffer.reserve(READ);
-        let read = tokio::time::timeout(within, self.stream.read_buf(&mut self.buffer)).await;
-        Ok(read.unwrap_or(Ok(0))?)
+        loop {
+            // no timer for bytes that are there already
+            match self.stream.try_read_buf(&mut self.buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                read => return Ok(read?),
+            }
+            if tokio::time::timeout(within, self.stream.readable()).await.is_err() {
+                return Ok(0);
+            }
+        }
     }
 
     async fn head(&mut self) -> Result<Option<Head>, End> {
@@ -219,14 +227,13 @@ impl Connection {
 
     /// Sends the head that was begun, and a body.
     pub(crate) async fn send(&mut self, body: Option<&[u8]>) -> Result<(), End> {
-        let stream = &mut self.stream;
-        Ok(write_both(stream, self.head.as_bytes(), body.unwrap_or_default()).await?)
+        Ok(write_both(&self.stream, self.head.as_bytes(), body.unwrap_or_default()).await?)
     }
 
     /// Sends the head that was begun, and a part of the entry in the buffer.
     pub(crate) async fn send_entry(&mut self, part: Range<usize>) -> Result<(), End> {
         let body = self.entry.get(part).unwrap_or_default();
-        Ok(write_both(&mut self.stream, self.head.as_bytes(), body).await?)
+        Ok(write_both(&self.stream, self.head.as_bytes(), body).await?)
     }
 
     /// Sends the head that was begun, and a part of a large content, each piece checked before it goes. A damaged piece
@@ -239,7 +246,7 @@ impl Connection {
             large.piece(number, &mut self.entry)?;
             let from = (at - number * PIECE) as usize;
             let until = (part.end - number * PIECE).min(self.entry.len() as u64) as usize;
-            write_both(&mut self.stream, head.as_bytes(), &self.entry[from..until]).await?;
+            write_both(&self.stream, head.as_bytes(), &self.entry[from..until]).await?;
             head.clear();
             at = (number + 1) * PIECE;
         }
@@ -266,12 +273,17 @@ impl Incoming {
     }
 }
 
-async fn write_both(stream: &mut TcpStream, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {
+async fn write_both(stream: &TcpStream, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {
     while !head.is_empty() || !body.is_empty() {
         let parts = [IoSlice::new(head), IoSlice::new(body)];
-        let write = stream.write_vectored(&parts);
-        let stalled = || std::io::Error::from(std::io::ErrorKind::TimedOut);
-        let written = tokio::time::timeout(STALLED, write).await.map_err(|_| stalled())??;
+        let written = match stream.try_write_vectored(&parts) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+                tokio::time::timeout(STALLED, stream.writable()).await.map_err(stalled)??;
+                continue;
+            }
+            written => written?,
+        };
         if written == 0 {
             return Err(std::io::ErrorKind::WriteZero.into());
         }

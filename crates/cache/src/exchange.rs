@@ -126,7 +126,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let (status, text) = crate::admin::answer(core, head);
             say(conn, core, head, status, &text).await
         }
-        _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|ccache|bazel|nix|kv)/KEY\n").await,
+        _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv)/KEY\n").await,
     }
 }
 
@@ -228,15 +228,14 @@ async fn read(
             return conn.send(None).await;
         }
     };
-    let content_range = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
-    let headers = [
-        ("Content-Type", "application/octet-stream"),
-        ("ETag", &tag),
-        ("Accept-Ranges", "bytes"),
-        ("Content-Range", &content_range),
-    ];
-    let headers = if status == 206 { &headers[..] } else { &headers[..3] };
-    conn.begin(status, part.end - part.start, head.keep_alive, headers);
+    let plain = [("Content-Type", "application/octet-stream"), ("ETag", &*tag), ("Accept-Ranges", "bytes")];
+    if status == 206 {
+        let shown = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
+        let headers = [&plain[..], &[("Content-Range", &*shown)]].concat();
+        conn.begin(status, part.end - part.start, head.keep_alive, &headers);
+    } else {
+        conn.begin(status, size, head.keep_alive, &plain);
+    }
     if head.method == Method::Head {
         return conn.send(None).await;
     }

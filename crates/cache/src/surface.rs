@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! /<scope>/-/dav/<path>        WebDAV, for sccache
+//! /<scope>/-/s3/<bucket>/<path>  S3, for sccache; any word is a bucket
 //! /<scope>/-/ccache/<path>     ccache: layouts subdirs, flat, bazel
 //! /<scope>/-/bazel/ac|cas/<sha256>   Bazel
 //! /<scope>/-/nix/<path>        Nix: a binary cache
@@ -21,6 +22,8 @@ use crate::store::Policy;
 pub enum Surface {
     /// sccache over WebDAV.
     Dav,
+    /// sccache over S3.
+    S3,
     /// ccache over HTTP.
     Ccache,
     /// Bazel over HTTP.
@@ -33,13 +36,14 @@ pub enum Surface {
 
 impl Surface {
     /// All of them.
-    pub const ALL: [Surface; 5] =
-        [Surface::Dav, Surface::Ccache, Surface::Bazel, Surface::Nix, Surface::Keyed];
+    pub const ALL: [Surface; 6] =
+        [Surface::Dav, Surface::S3, Surface::Ccache, Surface::Bazel, Surface::Nix, Surface::Keyed];
 
     /// The word in paths and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Surface::Dav => "dav",
+            Surface::S3 => "s3",
             Surface::Ccache => "ccache",
             Surface::Bazel => "bazel",
             Surface::Nix => "nix",
@@ -154,12 +158,15 @@ pub fn split(path: &str) -> Option<(Option<ScopePath>, Surface, &str)> {
 /// What a request to a surface means.
 pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
     let key = rest.trim_end_matches('/');
+    // entries are the same over WebDAV and S3
+    let key = if surface == Surface::S3 { key.split_once('/').map_or("", |(_, key)| key) } else { key };
     if key.len() > LONGEST_KEY {
         return refuse(400, "the key is too long");
     }
     let (kind, key, shape, denied, policy) = match surface {
-        Surface::Dav => {
+        Surface::Dav | Surface::S3 => {
             match method {
+                _ if surface == Surface::S3 => {}
                 Method::Propfind => return Plan::Properties { kind: Kind::Sccache, key: key.to_owned() },
                 Method::Mkcol => return Plan::Folder,
                 _ => {}
@@ -283,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|ccache|bazel|nix|kv)/\\PC{0,40}") {
+        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|s3|ccache|bazel|nix|kv)/\\PC{0,40}") {
             if let Some((_, surface, rest)) = split(&path) {
                 for method in [Method::Get, Method::Put, Method::Propfind, Method::Mkcol, Method::Other] {
                     let _ = plan(surface, method, rest);

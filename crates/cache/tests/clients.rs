@@ -1,4 +1,4 @@
-//! Real clients: sccache over WebDAV, ccache and Bazel over HTTP, on real compilers. Each is skipped, visibly, where it is not
+//! Real clients: sccache over WebDAV and S3, ccache and Bazel over HTTP, on real compilers. Each is skipped, visibly, where it is not
 //! installed (`scripts/install-clients.sh`).
 //!
 //! The course is the same for each: cold on main, warm on main, a fork that reads main and writes to itself, a stranger who
@@ -61,16 +61,32 @@ fn scopes_with_entries(client: &mut Client) -> Vec<String> {
 }
 
 /// One server of sccache for one configuration, as one job has it; builds the tree and stops.
-fn sccache_build(sccache: &Path, tree: &Path, endpoint: &str, token: Option<&str>, only: &[usize]) {
+fn sccache_build(
+    sccache: &Path,
+    tree: &Path,
+    over: &str,
+    endpoint: &str,
+    token: Option<&str>,
+    only: &[usize],
+) {
     let run = tempfile::tempdir().unwrap();
     let command = |program: &Path| {
         let mut command = Command::new(program);
         command.current_dir(tree).env("SCCACHE_SERVER_UDS", run.path().join("socket"));
-        command.env("SCCACHE_WEBDAV_ENDPOINT", endpoint).env("SCCACHE_WEBDAV_KEY_PREFIX", "objects/gcc");
         command.env("SCCACHE_DIR", run.path()).env("SCCACHE_IGNORE_SERVER_IO_ERROR", "1");
-        if let Some(token) = token {
-            command.env("SCCACHE_WEBDAV_TOKEN", token);
+        if over == "dav" {
+            command.env("SCCACHE_WEBDAV_ENDPOINT", endpoint).env("SCCACHE_WEBDAV_KEY_PREFIX", "objects/gcc");
+            if let Some(token) = token {
+                command.env("SCCACHE_WEBDAV_TOKEN", token);
+            }
+            return command;
         }
+        command.env("SCCACHE_BUCKET", "any").env("SCCACHE_ENDPOINT", endpoint).env("SCCACHE_REGION", "auto");
+        command.env("SCCACHE_S3_KEY_PREFIX", "objects/gcc").env("SCCACHE_S3_USE_SSL", "false");
+        match token {
+            Some(token) => command.env("AWS_ACCESS_KEY_ID", token).env("AWS_SECRET_ACCESS_KEY", "anything"),
+            None => command.env("SCCACHE_S3_NO_CREDENTIALS", "true"),
+        };
         command
     };
     let out = run.path().join("out");
@@ -94,32 +110,35 @@ fn sccache_build(sccache: &Path, tree: &Path, endpoint: &str, token: Option<&str
 }
 
 /// sccache#2258 (forks read), sccache#2278 and #2082 (the check, nested prefixes), next.js#92999 (a broken token).
-#[test]
-fn sccache_builds_cold_warm_as_a_fork_as_a_stranger_and_without_a_cache() {
+#[rstest::rstest]
+fn sccache_builds_cold_warm_as_a_fork_and_as_a_stranger(#[values("dav", "s3")] over: &str) {
     let Some(sccache) = find("sccache") else { return };
     let (folder, tree_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     tree(tree_folder.path());
     let running = service(folder.path());
-    let endpoint = format!("http://{}/p/main/-/dav/", running.address);
+    let endpoint = match over {
+        "dav" => format!("http://{}/p/main/-/dav/", running.address),
+        _ => format!("http://{}/p/main/-/s3", running.address),
+    };
     let mut client = Client::new(running.address);
     let build = |token: Option<&str>, only: &[usize]| {
-        sccache_build(&sccache, tree_folder.path(), &endpoint, token, only);
+        sccache_build(&sccache, tree_folder.path(), over, &endpoint, token, only);
     };
     let (main, fork) = (token("p/main", Access::Write), token("p/pr/7", Access::Write));
     let entries = 2 * 3;
     build(Some(&main), &[0, 1, 2]);
-    let cold = counted(&mut client, "p/main", "dav");
+    let cold = counted(&mut client, "p/main", over);
     assert_eq!((cold.hits, cold.misses, cold.writes, cold.malformed), (0, entries, entries, 0));
     build(Some(&main), &[0, 1, 2]);
-    let warm = counted(&mut client, "p/main", "dav");
+    let warm = counted(&mut client, "p/main", over);
     assert_eq!((warm.hits, warm.misses), (entries, entries));
     build(Some(&fork), &[0, 1, 2, 3]);
-    let forked = counted(&mut client, "p/pr/7", "dav");
+    let forked = counted(&mut client, "p/pr/7", over);
     assert_eq!((forked.parent_hits, forked.misses, forked.writes), (entries, 2, 2));
     build(None, &[0, 3]);
     build(Some("fyc_broken.token"), &[0, 3]);
     build(Some(&token("p/main", Access::Read)), &[0, 3]);
-    let after = counted(&mut client, "p/main", "dav");
+    let after = counted(&mut client, "p/main", over);
     assert_eq!(after.writes, entries, "nobody else wrote to main");
     assert!(after.hits > warm.hits && after.denied > 0);
     running.stop().unwrap();

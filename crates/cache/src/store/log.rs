@@ -17,13 +17,9 @@
 //! - Locks, in the order in which they are taken: writer, then segments, large, scopes or a shard of an index.
 
 use super::index::{MASK24, Slot, Table};
-use super::large::{Large, Spool};
-use super::record::{self, Head, LARGE, Record, SEGMENT_HEAD, What};
-use super::{
-    Body, Clock, Facts, Found, INLINE, Limits, Listed, Outcome, Place, Policy, Provenance, Put, ScopeUse,
-    Settled, Store, StoreError, Totals, Which,
-};
-use crate::name::{LONGEST_KEY, Name, NameHash, half};
+use super::record::{self, Head, LARGE, Record, SEGMENT_HEAD};
+use super::{Clock, StoreError};
+use crate::name::{NameHash, half};
 use forgeyard_model::{Digest, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
