@@ -15,6 +15,7 @@ export FORGEYARD_ENGINE
 
 step "system packages" scripts/install.sh --tests
 step "conda build engine" scripts/install-engine.sh
+step "clients of the cache" scripts/install-clients.sh
 step "compile the tests" cargo test --locked --workspace --no-run "$@"
 step "compile the programs" cargo build --locked --package forgeyard --package forgeyard-agent
 

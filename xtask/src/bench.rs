@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
+    ("cache", cache),
     ("sandbox", sandbox),
     ("tour", tour),
     ("server", crate::idle::figures),
@@ -154,6 +155,13 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
     let mut all = vec!["run", "--quiet", "--package", package, "--example", name, "--"];
     all.extend(arguments);
     collect(crate::cargo::command(root, &all))
+}
+
+/// Beside a peer that was built to be shipped, so built like that itself.
+fn cache(root: &Path) -> Result<Vec<Figure>> {
+    let arguments =
+        ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "beside_nginx"];
+    collect(crate::cargo::command(root, &arguments))
 }
 
 fn sandbox(root: &Path) -> Result<Vec<Figure>> {

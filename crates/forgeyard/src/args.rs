@@ -37,6 +37,9 @@ enum Command {
     /// Forges: connect one, look whether a connection does all that it should.
     #[command(subcommand)]
     Forge(commands::forge::ForgeCommand),
+    /// The build cache: run it, make its tokens, look at its entries, remove them.
+    #[command(subcommand)]
+    Cache(commands::cache::CacheCommand),
     #[command(flatten)]
     Client(commands::ClientCommand),
     /// Look whether this host can do what a farm needs.
@@ -84,6 +87,7 @@ pub fn main() -> ExitCode {
             Command::Serve(args) => farm::up(args, false).await,
             Command::Site(command) => commands::site::run(command).await,
             Command::Forge(command) => commands::forge::run(command).await,
+            Command::Cache(command) => commands::cache::run(command).await,
             Command::Client(command) => commands::run(command).await,
             Command::Doctor(args) => commands::doctor::run(args).await,
             Command::ProbeDevices { simulated } => commands::probe(simulated),

@@ -75,6 +75,27 @@ pub struct FileConfig {
     /// Offer the simulated GPU beside real ones.
     #[serde(default)]
     pub simulated_beside_real: bool,
+    /// The build cache; without it, `up` runs none.
+    pub cache: Option<CacheConfig>,
+}
+
+/// The build cache.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct CacheConfig {
+    /// Where to listen.
+    pub listen: Option<SocketAddr>,
+    /// Most disk that it takes, in GiB.
+    pub capacity_gib: Option<u64>,
+    /// Largest entry, in MiB.
+    pub largest_mib: Option<u64>,
+    /// When a write is acknowledged.
+    pub durability: Option<forgeyard_cache::store::log::Durability>,
+    /// Threads; one for each core when absent.
+    pub threads: Option<usize>,
+    /// Who reads and writes what.
+    #[serde(default)]
+    pub scopes: Vec<forgeyard_cache::scope::ScopeRule>,
 }
 
 /// A name that is written here.

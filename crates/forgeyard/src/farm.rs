@@ -354,6 +354,13 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         eprintln!("warning: {overlap}");
     }
     let farm = start(options, recorder()?).await?;
+    let cache = match file.cache.clone().filter(|_| whole) {
+        Some(config) => {
+            let data = args.data.clone();
+            Some(tokio::task::spawn_blocking(move || crate::commands::cache::start(&data, &config)).await??)
+        }
+        None => None,
+    };
     println!("farm:    {}", farm.control.app.public_url);
     println!("console: {}/", farm.control.app.public_url);
     println!("token:   {}", args.data.join("admin.token").display());
@@ -368,6 +375,9 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
     let stopped = farm.stop.clone();
     stopped.cancelled().await;
     farm.stop().await?;
+    if let Some(cache) = cache {
+        tokio::task::spawn_blocking(move || cache.stop()).await??;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,6 +5,7 @@ pub mod access;
 pub mod approve;
 pub mod artifact;
 pub mod audit;
+pub mod cache;
 pub mod channel;
 pub mod demand;
 pub mod device;

@@ -1,0 +1,115 @@
+//! What those who look after the cache ask: figures, entries, removal. Needs a token with the access `admin`.
+//!
+//! ```text
+//! GET    /-/admin/stat                          [`Stat`]
+//! GET    /-/admin/entries?scope=S               lines of [`Listed`](crate::store::Listed), JSON
+//! DELETE /-/admin/entries?scope=S[&prefix=P]    {"removed": n}
+//! DELETE /-/admin/entries?writer=W              {"removed": n}; W is a principal or a run
+//! POST   /-/admin/scrub                         {"read": n, "damaged": n}
+//! ```
+
+use crate::exchange::caller;
+use crate::figures::Counted;
+use crate::http::{Head, Method};
+use crate::service::Core;
+use crate::store::{ScopeUse, Store as _, StoreError, Totals, Which};
+use serde::{Deserialize, Serialize};
+
+/// Figures of the whole service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Stat {
+    /// The store.
+    pub totals: Totals,
+    /// What each scope holds.
+    pub scopes: Vec<ScopeUse>,
+    /// What happened since the start, for each scope and surface.
+    pub traffic: Vec<Counted>,
+}
+
+/// How many entries were removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// So many.
+    pub removed: u64,
+}
+
+/// A parameter of a query, decoded.
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+    let mut bytes = Vec::new();
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
+                bytes.push((digit()? * 16 + digit()?) as u8);
+            }
+            b'+' => bytes.push(b' '),
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Answers a request to `/-/admin/`.
+pub(crate) fn answer(core: &Core, head: &Head) -> (u16, String) {
+    let caller = caller(core, head, (core.clock)());
+    if !caller.admin() {
+        return (403, "this needs a token with the access admin\n".to_owned());
+    }
+    let who = caller.claims.map(|claims| claims.principal).unwrap_or_default();
+    match act(core, head, &who) {
+        Ok(Some(text)) => (200, text),
+        Ok(None) => (404, "no such request\n".to_owned()),
+        Err(error) => {
+            tracing::error!("a request of {who}: {error}");
+            (503, format!("{error}\n"))
+        }
+    }
+}
+
+fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError> {
+    let path = head.path.trim_start_matches("/-/admin/");
+    let scope = parameter(&head.query, "scope");
+    let json = |value: serde_json::Result<String>| value.map(|text| text + "\n").unwrap_or_default();
+    Ok(Some(match (head.method, path) {
+        (Method::Get, "stat") => {
+            let (totals, scopes) = (core.store.totals(), core.store.uses());
+            json(serde_json::to_string(&Stat { totals, scopes, traffic: core.figures.all() }))
+        }
+        (Method::Get, "entries") => {
+            let entries = core.store.list(scope.as_deref())?;
+            entries.iter().map(|entry| json(serde_json::to_string(entry))).collect()
+        }
+        (Method::Delete, "entries") => {
+            let which = match (parameter(&head.query, "writer"), scope) {
+                (Some(writer), None) if !writer.is_empty() => Which::Writer(writer),
+                (None, Some(scope)) => {
+                    Which::Scope { scope, prefix: parameter(&head.query, "prefix").unwrap_or_default() }
+                }
+                _ => return Ok(None),
+            };
+            let removed = core.store.remove_all(&which)?;
+            tracing::warn!(by = who, removed, "removed entries: {which:?}");
+            json(serde_json::to_string(&Removed { removed }))
+        }
+        (Method::Post, "scrub") => {
+            let (read, damaged) = core.store.scrub()?;
+            format!("{{\"read\":{read},\"damaged\":{damaged}}}\n")
+        }
+        _ => return Ok(None),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded() {
+        assert_eq!(parameter("scope=a%2Fb&prefix=x+y", "scope").as_deref(), Some("a/b"));
+        assert_eq!(parameter("scope=a%2Fb&prefix=x+y", "prefix").as_deref(), Some("x y"));
+        assert_eq!(parameter("scope=%2", "scope"), None);
+    }
+}

@@ -1,0 +1,295 @@
+//! Connections: heads and bodies in, answers out. What to answer is decided in [`crate::exchange`].
+//!
+//! A connection is kept for as long as the client likes, and for three minutes without a request: clients that compile
+//! between a read and a write must find it open (ccache#927), and a server that closes after so many requests loses
+//! some of Bazel's (bazel#10159). Memory of one is bounded: a head, a piece of a body, an entry of a segment.
+
+use crate::exchange::{self, Access};
+use crate::http::{self, Chunks, Framing, Head, LONGEST_HEAD, Wrong};
+use crate::service::Core;
+use crate::store::large::{Large, PIECE, Spool};
+use crate::store::{INLINE, Store as _, StoreError};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+/// Without a request for so long, a connection is closed.
+const IDLE: Duration = Duration::from_secs(180);
+/// Within a request, so long without a byte ends it.
+const STALLED: Duration = Duration::from_secs(60);
+/// Bytes read at once.
+const READ: usize = 64 << 10;
+
+/// What a thread knows: the core, and callers that it has met.
+pub(crate) struct Thread {
+    pub(crate) core: Arc<Core>,
+    pub(crate) met: RefCell<HashMap<Vec<u8>, Rc<Access>>>,
+}
+
+/// Accepts connections on this thread until it is stopped.
+pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: CancellationToken) {
+    let thread = Rc::new(Thread { core, met: RefCell::default() });
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let _ = stream.set_nodelay(true);
+                let thread = Rc::clone(&thread);
+                tokio::task::spawn_local(async move {
+                    // whatever ends a connection early is the client's business, and it asks again
+                    let _ = Connection::new(stream, peer).serve(&thread).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!("accepting a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// One connection.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    pub(crate) peer: SocketAddr,
+    buffer: Vec<u8>,
+    begin: usize,
+    /// Bytes of an entry of a segment.
+    pub(crate) entry: Vec<u8>,
+    head: String,
+}
+
+/// A body that came in.
+pub(crate) enum Incoming {
+    /// Small enough for memory.
+    Memory(Vec<u8>),
+    /// In a file.
+    File(Spool),
+    /// Read and thrown away.
+    Discarded,
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Wrong(#[from] Wrong),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Connection {
+    fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+        let (buffer, entry, head) = (Vec::new(), Vec::new(), String::new());
+        Self { stream, peer, buffer, begin: 0, entry, head }
+    }
+
+    async fn serve(&mut self, thread: &Thread) -> Result<(), End> {
+        loop {
+            let head = match self.head().await {
+                Ok(Some(head)) => head,
+                Ok(None) => return Ok(()),
+                Err(End::Wrong(wrong)) => return self.refuse(wrong).await,
+                Err(end) => return Err(end),
+            };
+            match exchange::exchange(thread, self, &head).await {
+                Ok(()) if head.keep_alive => {}
+                Ok(()) => return Ok(()),
+                Err(End::Wrong(wrong)) => return self.refuse(wrong).await,
+                Err(end) => return Err(end),
+            }
+        }
+    }
+
+    async fn refuse(&mut self, wrong: Wrong) -> Result<(), End> {
+        let text = format!("{}\n", wrong.reason);
+        http::answer(
+            &mut self.head,
+            wrong.status,
+            text.len() as u64,
+            false,
+            &[("Content-Type", "text/plain")],
+        );
+        self.send(Some(text.as_bytes())).await
+    }
+
+    async fn fill(&mut self, within: Duration) -> Result<usize, End> {
+        if self.begin == self.buffer.len() {
+            self.buffer.clear();
+            self.begin = 0;
+        }
+        self.buffer.reserve(READ);
+        loop {
+            // no timer for bytes that are there already
+            match self.stream.try_read_buf(&mut self.buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                read => return Ok(read?),
+            }
+            if tokio::time::timeout(within, self.stream.readable()).await.is_err() {
+                return Ok(0);
+            }
+        }
+    }
+
+    async fn head(&mut self) -> Result<Option<Head>, End> {
+        loop {
+            let waiting = &self.buffer[self.begin..];
+            if !waiting.is_empty()
+                && let Some((head, length)) = http::parse(waiting)?
+            {
+                self.begin += length;
+                return Ok(Some(head));
+            }
+            if self.begin > LONGEST_HEAD {
+                self.buffer.drain(..self.begin);
+                self.begin = 0;
+            }
+            if self.fill(IDLE).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads the body of a request, to memory, to a file, or to nowhere.
+    pub(crate) async fn body(&mut self, core: &Core, head: &Head, keep: bool) -> Result<Incoming, End> {
+        let too_large = Wrong { status: 413, reason: "the entry is larger than this cache takes" };
+        if matches!(head.framing, Framing::Length(length) if length > core.largest) {
+            return Err(too_large.into());
+        }
+        if head.expects {
+            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let mut into = match (keep, head.framing) {
+            (false, _) => Incoming::Discarded,
+            (true, Framing::Length(length)) if length > INLINE => Incoming::File(core.store.spool()?),
+            (true, Framing::Length(length)) => Incoming::Memory(Vec::with_capacity(length as usize)),
+            (true, Framing::Chunked) => Incoming::Memory(Vec::new()),
+        };
+        let mut chunks = Chunks::default();
+        let (mut left, mut total) = (0, 0u64);
+        if let Framing::Length(length) = head.framing {
+            left = length;
+        }
+        loop {
+            let done = match head.framing {
+                Framing::Length(_) => left == 0,
+                Framing::Chunked => chunks.done(),
+            };
+            if done {
+                return Ok(into);
+            }
+            if self.begin == self.buffer.len() && self.fill(STALLED).await? == 0 {
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+            }
+            let waiting = &self.buffer[self.begin..];
+            match head.framing {
+                Framing::Length(_) => {
+                    let some = left.min(waiting.len() as u64) as usize;
+                    into.take(core, &waiting[..some])?;
+                    left -= some as u64;
+                    self.begin += some;
+                }
+                Framing::Chunked => {
+                    let mut failed = Ok(());
+                    let taken = chunks.feed(waiting, |bytes| {
+                        total += bytes.len() as u64;
+                        if failed.is_ok() {
+                            failed = into.take(core, bytes);
+                        }
+                    })?;
+                    failed?;
+                    self.begin += taken;
+                    if total > core.largest {
+                        return Err(too_large.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins an answer.
+    pub(crate) fn begin(&mut self, status: u16, length: u64, keep_alive: bool, headers: &[(&str, &str)]) {
+        http::answer(&mut self.head, status, length, keep_alive, headers);
+    }
+
+    /// Sends the head that was begun, and a body.
+    pub(crate) async fn send(&mut self, body: Option<&[u8]>) -> Result<(), End> {
+        Ok(write_both(&self.stream, self.head.as_bytes(), body.unwrap_or_default()).await?)
+    }
+
+    /// Sends the head that was begun, and a part of the entry in the buffer.
+    pub(crate) async fn send_entry(&mut self, part: Range<usize>) -> Result<(), End> {
+        let body = self.entry.get(part).unwrap_or_default();
+        Ok(write_both(&self.stream, self.head.as_bytes(), body).await?)
+    }
+
+    /// Sends the head that was begun, and a part of a large content, each piece checked before it goes. A damaged piece
+    /// ends the connection before the promised length, which no client takes for a whole.
+    pub(crate) async fn send_large(&mut self, large: &Large, part: Range<u64>) -> Result<(), End> {
+        let mut at = part.start;
+        let mut head = std::mem::take(&mut self.head);
+        while at < part.end {
+            let number = at / PIECE;
+            large.piece(number, &mut self.entry)?;
+            let from = (at - number * PIECE) as usize;
+            let until = (part.end - number * PIECE).min(self.entry.len() as u64) as usize;
+            write_both(&self.stream, head.as_bytes(), &self.entry[from..until]).await?;
+            head.clear();
+            at = (number + 1) * PIECE;
+        }
+        self.entry.truncate(0);
+        self.head = head;
+        Ok(())
+    }
+}
+
+impl Incoming {
+    fn take(&mut self, core: &Core, bytes: &[u8]) -> Result<(), End> {
+        match self {
+            Incoming::Memory(all) if (all.len() + bytes.len()) as u64 > INLINE => {
+                let mut spool = core.store.spool()?;
+                spool.write(all)?;
+                spool.write(bytes)?;
+                *self = Incoming::File(spool);
+            }
+            Incoming::Memory(all) => all.extend_from_slice(bytes),
+            Incoming::File(spool) => spool.write(bytes)?,
+            Incoming::Discarded => {}
+        }
+        Ok(())
+    }
+}
+
+async fn write_both(stream: &TcpStream, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {
+    while !head.is_empty() || !body.is_empty() {
+        let parts = [IoSlice::new(head), IoSlice::new(body)];
+        let written = match stream.try_write_vectored(&parts) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+                tokio::time::timeout(STALLED, stream.writable()).await.map_err(stalled)??;
+                continue;
+            }
+            written => written?,
+        };
+        if written == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        let of_head = written.min(head.len());
+        head = &head[of_head..];
+        body = &body[written - of_head..];
+    }
+    Ok(())
+}

@@ -1,0 +1,457 @@
+//! One request: who asks, what it means, what is answered.
+//!
+//! The rules that keep clients green: a miss is 404 for everybody, and so is a read that is not allowed and a read that the
+//! store failed; a token that does not hold makes a caller anonymous for reads, so an expired one costs hits and no build.
+//! A write that is not allowed is 403, or accepted and thrown away where the client would complain about 403.
+
+use crate::action;
+use crate::authority::{Caller, token_in};
+use crate::connection::{Connection, End, Incoming, Thread};
+use crate::figures::Counters;
+use crate::http::{Head, Method, Wrong, range_of};
+use crate::name::{Kind, Name, NameHash};
+use crate::nix;
+use crate::scope::{Grant, ScopePath};
+use crate::service::Core;
+use crate::shape;
+use crate::store::log::Durability;
+use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Put, Store as _, StoreError};
+use crate::surface::{self, Denied, Plan, Shape, Surface};
+use forgeyard_model::{Digest, Timestamp};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Callers that a thread remembers at most.
+const MET: usize = 4096;
+/// A body that is not wanted is read up to this size; the connection ends otherwise.
+const READ_OVER: u64 = 8 << 20;
+
+/// A caller on a surface, decided once and remembered by the thread.
+pub(crate) struct Access {
+    generation: u64,
+    expires_at: Option<Timestamp>,
+    grant: Grant,
+    provenance: Provenance,
+    counters: Arc<Counters>,
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Relaxed);
+}
+
+/// Who holds the token of a request; anonymous when there is none that holds.
+pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
+    if head.authorization.is_empty() {
+        return Caller::ANONYMOUS;
+    }
+    let Some(token) = token_in(&head.authorization) else { return Caller::ANONYMOUS };
+    match core.authority().identify(&token, now) {
+        Ok(caller) => caller,
+        Err(error) => {
+            tracing::info!(client = %head.agent, "a token is not believed: {error}");
+            Caller::ANONYMOUS
+        }
+    }
+}
+
+fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surface) -> Rc<Access> {
+    let core = &thread.core;
+    let (now, generation) = ((core.clock)(), core.generation());
+    let mut key = head.authorization.clone();
+    key.push(0);
+    key.push(surface as u8);
+    key.extend_from_slice(scope.map(ScopePath::as_str).unwrap_or_default().as_bytes());
+    if let Some(access) = thread.met.borrow().get(&key)
+        && access.generation == generation
+        && access.expires_at.is_none_or(|end| end > now)
+    {
+        return Rc::clone(access);
+    }
+    let caller = caller(core, head, now);
+    let grant = core.authority().grant(&caller, scope);
+    let counted = grant.writes.as_ref().or(grant.reads.first());
+    let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
+    let claims = caller.claims.as_ref();
+    let access = Rc::new(Access {
+        generation,
+        expires_at: claims.map(|claims| claims.expires_at),
+        grant,
+        provenance: Provenance {
+            principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
+            run: claims.and_then(|claims| claims.run.clone()),
+            ..Provenance::default()
+        },
+        counters,
+    });
+    let mut met = thread.met.borrow_mut();
+    if met.len() >= MET {
+        met.clear();
+    }
+    met.insert(key, Rc::clone(&access));
+    access
+}
+
+/// Answers one request.
+pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head) -> Result<(), End> {
+    let core = &*thread.core;
+    if let Some((scope, surface, rest)) = surface::split(&head.path) {
+        let access = access(thread, head, scope.as_ref(), surface);
+        return match surface::plan(surface, head.method, rest) {
+            Plan::Read { kind, key, facts } => read(core, conn, head, &access, kind, &key, facts).await,
+            Plan::Write { kind, key, shape, denied, policy } => {
+                let write = Write { kind, key, shape, denied, policy };
+                put(core, conn, head, &access, write).await
+            }
+            Plan::Remove { kind, key } => remove(core, conn, head, &access, kind, key).await,
+            Plan::Check { writes: false } => say(conn, core, head, 404, "").await,
+            Plan::Check { writes: true } if access.grant.writes.is_some() => {
+                say(conn, core, head, 201, "").await
+            }
+            Plan::Check { writes: true } => forbid(core, conn, head, &access).await,
+            Plan::Properties { kind, key } => properties(core, conn, head, &access, kind, &key).await,
+            Plan::Constant(text) => say(conn, core, head, 200, text).await,
+            Plan::Folder => say(conn, core, head, 201, "").await,
+            Plan::Refuse { status, reason } => say(conn, core, head, status, reason).await,
+        };
+    }
+    match (head.method, head.path.as_str()) {
+        (Method::Get | Method::Head, "/healthz") => say(conn, core, head, 200, "ok\n").await,
+        (Method::Get, "/metrics") => {
+            let damaged = core.store.damaged();
+            let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged);
+            say(conn, core, head, 200, &text).await
+        }
+        (_, path) if path.starts_with("/-/admin/") => {
+            let (status, text) = crate::admin::answer(core, head);
+            say(conn, core, head, status, &text).await
+        }
+        _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv)/KEY\n").await,
+    }
+}
+
+/// Answers with a text, after reading the body that the client sends anyway.
+async fn say(conn: &mut Connection, core: &Core, head: &Head, status: u16, text: &str) -> Result<(), End> {
+    drain(conn, core, head).await?;
+    conn.begin(status, text.len() as u64, head.keep_alive, &[("Content-Type", "text/plain; charset=utf-8")]);
+    let bare = head.method == Method::Head || status == 204;
+    conn.send((!bare).then_some(text.as_bytes())).await
+}
+
+async fn drain(conn: &mut Connection, core: &Core, head: &Head) -> Result<(), End> {
+    if head.framing == crate::http::Framing::Length(0) {
+        return Ok(());
+    }
+    if head.expects || matches!(head.framing, crate::http::Framing::Length(length) if length > READ_OVER) {
+        return Err(Wrong { status: 403, reason: "not allowed, so the body is not read" }.into());
+    }
+    conn.body(core, head, false).await.map(|_| ())
+}
+
+async fn forbid(core: &Core, conn: &mut Connection, head: &Head, access: &Access) -> Result<(), End> {
+    add(&access.counters.denied, 1);
+    say(conn, core, head, 403, "this token may not write here\n").await
+}
+
+/// Looks in the scopes of a caller, nearest first. A failure of the store is a miss.
+fn look<T>(
+    access: &Access,
+    kind: Kind,
+    key: &str,
+    mut ask: impl FnMut(&ScopePath, NameHash) -> Result<Option<T>, StoreError>,
+) -> Option<(usize, T)> {
+    for (number, scope) in access.grant.reads.iter().enumerate() {
+        match ask(scope, NameHash::of(scope.as_str(), kind, key)) {
+            Ok(Some(found)) => return Some((number, found)),
+            Ok(None) => {}
+            Err(error) => {
+                add(&access.counters.failures, 1);
+                tracing::error!(%scope, kind = kind.as_str(), "reading an entry: {error}");
+            }
+        }
+    }
+    None
+}
+
+async fn read(
+    core: &Core,
+    conn: &mut Connection,
+    head: &Head,
+    access: &Access,
+    kind: Kind,
+    key: &str,
+    facts_only: bool,
+) -> Result<(), End> {
+    if kind == Kind::Content && key == action::EMPTY {
+        // nobody uploads nothing (bazel#11063)
+        add(&access.counters.hits, 1);
+        conn.begin(200, 0, head.keep_alive, &[("Content-Type", "application/octet-stream")]);
+        return conn.send(None).await;
+    }
+    let refers = kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key));
+    let mut entry = std::mem::take(&mut conn.entry);
+    let found = look(access, kind, key, |scope, name| {
+        if facts_only && !refers {
+            let facts = core.store.facts(name)?;
+            return Ok(facts.map(|facts| Found { facts, place: Place::Buffer(0..0) }));
+        }
+        let found = core.store.get(name, &mut entry)?;
+        if refers
+            && let Some(Found { place: Place::Buffer(range), .. }) = &found
+            && !complete(core, access, kind, entry.get(range.clone()).unwrap_or_default())
+        {
+            // clients cannot recover from a result without its files (bazel#18696, nix#1340)
+            let name = Name { scope: scope.clone(), kind, key: key.to_owned() };
+            core.store.remove(&name)?;
+            return Ok(None);
+        }
+        Ok(found)
+    });
+    conn.entry = entry;
+    let Some((depth, found)) = found else {
+        add(&access.counters.misses, 1);
+        conn.begin(404, 0, head.keep_alive, &[]);
+        return conn.send(None).await;
+    };
+    let counters = &access.counters;
+    add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
+    let Facts { digest, size, .. } = found.facts;
+    let tag = format!("\"{}\"", digest.hex());
+    let range =
+        head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
+    let (status, part) = match range {
+        None => (200, 0..size),
+        Some(Ok((first, last))) => (206, first..last + 1),
+        Some(Err(wrong)) => {
+            let whole = format!("bytes */{size}");
+            conn.begin(wrong.status, 0, head.keep_alive, &[("Content-Range", &whole)]);
+            return conn.send(None).await;
+        }
+    };
+    let plain = [("Content-Type", "application/octet-stream"), ("ETag", &*tag), ("Accept-Ranges", "bytes")];
+    if status == 206 {
+        let shown = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
+        let headers = [&plain[..], &[("Content-Range", &*shown)]].concat();
+        conn.begin(status, part.end - part.start, head.keep_alive, &headers);
+    } else {
+        conn.begin(status, size, head.keep_alive, &plain);
+    }
+    if head.method == Method::Head {
+        return conn.send(None).await;
+    }
+    add(&counters.bytes_out, part.end - part.start);
+    match found.place {
+        Place::Buffer(range) => {
+            let from = range.start + part.start as usize;
+            conn.send_entry(from..range.start + part.end as usize).await
+        }
+        Place::Large(_) if size == 0 => conn.send(None).await,
+        Place::Large(large) => conn.send_large(&large, part).await,
+    }
+}
+
+/// Whether everything that an action result or a `narinfo` refers to can be read by this caller. Asking marks it as used, so that it
+/// outlives the build that was just promised it.
+fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
+    if kind == Kind::Nix {
+        let Some(info) = nix::narinfo(result) else { return false };
+        let file = look(access, Kind::Nix, &info.url, |_, name| core.store.facts(name));
+        return file.is_some_and(|(_, facts)| info.file_size.is_none_or(|size| size == facts.size));
+    }
+    if shape::is_ccache(result) {
+        return true;
+    }
+    let Some(references) = action::references(result) else { return false };
+    let there = |digest: &Digest| {
+        let key = digest.hex();
+        key == action::EMPTY || look(access, Kind::Content, &key, |_, name| core.store.facts(name)).is_some()
+    };
+    let mut buffer = Vec::new();
+    references.contents.iter().all(there)
+        && references.trees.iter().all(|tree| {
+            let found = look(access, Kind::Content, &tree.hex(), |_, name| core.store.get(name, &mut buffer));
+            match found {
+                Some((_, Found { place: Place::Buffer(range), .. })) => {
+                    let files = action::tree_files(buffer.get(range).unwrap_or_default());
+                    files.is_some_and(|files| files.iter().all(there))
+                }
+                // a tree of more than a megabyte is taken on trust
+                Some(_) => true,
+                None => tree.hex() == action::EMPTY,
+            }
+        })
+}
+
+struct Write {
+    kind: Kind,
+    key: String,
+    shape: Shape,
+    denied: Denied,
+    policy: Policy,
+}
+
+async fn put(
+    core: &Core,
+    conn: &mut Connection,
+    head: &Head,
+    access: &Access,
+    write: Write,
+) -> Result<(), End> {
+    let counters = &access.counters;
+    let Some(scope) = access.grant.writes.clone() else {
+        if write.denied == Denied::Forbidden {
+            return forbid(core, conn, head, access).await;
+        }
+        add(&counters.denied, 1);
+        conn.body(core, head, false).await?;
+        return say_after_body(conn, head, 200, "discarded: this caller may not write here\n").await;
+    };
+    if head.encoded {
+        return say(conn, core, head, 415, "entries are stored as they are, without a content coding\n")
+            .await;
+    }
+    let incoming = match conn.body(core, head, true).await {
+        Err(End::Store(error)) => return fail(head, access, &error),
+        other => other?,
+    };
+    let name = Name { scope, kind: write.kind, key: write.key };
+    let by = Provenance {
+        client: head.agent.clone(),
+        address: conn.peer.ip().to_string(),
+        ..access.provenance.clone()
+    };
+    // in a scope of its own a job may rewrite what it likes
+    let policy = if access.grant.trusted { write.policy } else { Policy::Replace };
+    let stored = match incoming {
+        Incoming::Memory(bytes) => match shape::check(write.shape, &name.key, &bytes) {
+            Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, &bytes) => {
+                // cachix#251: what was cut off on its way must not be announced
+                return malformed(conn, head, access, &name, shape::ShapeError::NoFile).await;
+            }
+            Ok(()) => {
+                core.store.put(&name, Body::Inline(&bytes), policy, &by).map(|put| (put, bytes.len() as u64))
+            }
+            Err(wrong) => return malformed(conn, head, access, &name, wrong).await,
+        },
+        Incoming::File(spool) => {
+            let size = spool.size();
+            // a sync may take long, and others share this thread
+            let sync = core.store.durability() == Durability::Group;
+            let finished = tokio::task::spawn_blocking(move || spool.finish(sync)).await;
+            match finished.unwrap_or(Err(StoreError::Broken)) {
+                Ok(large) => match shape::check_large(write.shape, &name.key, large.digest) {
+                    Ok(()) => core.store.put(&name, Body::Large(large), policy, &by).map(|put| (put, size)),
+                    Err(wrong) => return malformed(conn, head, access, &name, wrong).await,
+                },
+                Err(error) => Err(error),
+            }
+        }
+        Incoming::Discarded => return say_after_body(conn, head, 200, "").await,
+    };
+    let (Put { outcome, ticket }, size) = match stored {
+        Ok(stored) => stored,
+        Err(error) => return fail(head, access, &error),
+    };
+    if let Err(error) = core.store.settled(ticket).await {
+        return fail(head, access, &error);
+    }
+    let (counter, status, text) = match outcome {
+        Outcome::New | Outcome::Replaced => {
+            add(&counters.bytes_in, size);
+            (&counters.writes, 201, "")
+        }
+        Outcome::Same => (&counters.repeats, 200, ""),
+        Outcome::Kept => {
+            tracing::warn!(
+                entry = %name, writer = %by.principal, run = by.run.as_deref().unwrap_or_default(),
+                "another content for a key of a trusted scope: a build that is not reproducible, or poison; the first stays"
+            );
+            (&counters.mismatches, 200, "kept: the key has another content already\n")
+        }
+    };
+    add(counter, 1);
+    say_after_body(conn, head, status, text).await
+}
+
+async fn say_after_body(conn: &mut Connection, head: &Head, status: u16, text: &str) -> Result<(), End> {
+    conn.begin(status, text.len() as u64, head.keep_alive, &[]);
+    conn.send(Some(text.as_bytes())).await
+}
+
+async fn malformed(
+    conn: &mut Connection,
+    head: &Head,
+    access: &Access,
+    name: &Name,
+    wrong: shape::ShapeError,
+) -> Result<(), End> {
+    add(&access.counters.malformed, 1);
+    tracing::warn!(entry = %name, client = %head.agent, "an entry is refused: {wrong}");
+    say_after_body(conn, head, 422, &format!("{wrong}\n")).await
+}
+
+fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {
+    add(&access.counters.failures, 1);
+    tracing::error!(client = %head.agent, "storing an entry: {error}");
+    let status = match error {
+        StoreError::Full(_) => 507,
+        StoreError::TooLong(_) => 400,
+        _ => 503,
+    };
+    // what may be left of the body is not read
+    Err(Wrong { status, reason: "the entry was not stored" }.into())
+}
+
+async fn remove(
+    core: &Core,
+    conn: &mut Connection,
+    head: &Head,
+    access: &Access,
+    kind: Kind,
+    key: String,
+) -> Result<(), End> {
+    let Some(scope) = access.grant.writes.clone() else { return forbid(core, conn, head, access).await };
+    match core.store.remove(&Name { scope, kind, key }) {
+        Ok(true) => say(conn, core, head, 204, "").await,
+        Ok(false) => say(conn, core, head, 404, "").await,
+        Err(error) => fail(head, access, &error),
+    }
+}
+
+async fn properties(
+    core: &Core,
+    conn: &mut Connection,
+    head: &Head,
+    access: &Access,
+    kind: Kind,
+    key: &str,
+) -> Result<(), End> {
+    let found = look(access, kind, key, |_, name| core.store.facts(name)).map(|(_, facts)| facts);
+    let modified = found.map(|facts| http_date(facts.stored_at)).unwrap_or_default();
+    let xml = surface::properties(&head.path, found.map(|facts| (facts.size, modified.as_str())));
+    drain(conn, core, head).await?;
+    conn.begin(207, xml.len() as u64, head.keep_alive, &[("Content-Type", "application/xml; charset=utf-8")]);
+    conn.send(Some(xml.as_bytes())).await
+}
+
+/// A time as HTTP writes it, made from its RFC 3339 form.
+fn http_date(time: Timestamp) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let text = time.to_string();
+    let day = DAYS[time.as_micros().div_euclid(86_400_000_000).rem_euclid(7) as usize];
+    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
+    let month = part(5, 7).parse::<usize>().ok().and_then(|month| MONTHS.get(month.checked_sub(1)?));
+    format!("{day}, {} {} {} {} GMT", part(8, 10), month.copied().unwrap_or("Jan"), part(0, 4), part(11, 19))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn date_is_written_as_http_writes_it() {
+        assert_eq!(http_date(Timestamp::from_micros(784_111_777_000_000)), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+}

@@ -1,0 +1,402 @@
+//! HTTP/1.1 as build tools speak it: heads, framing of bodies, answers. Bytes in, values out; the connection itself is in
+//! [`crate::service`].
+//!
+//! Read strictly where two readers could disagree, since that is how requests are smuggled: one `Content-Length` or
+//! `Transfer-Encoding: chunked`, never both, no other coding, no folded header, no control byte in a path. Paths are decoded
+//! once; a path that has `.` or `..` as a word is refused rather than resolved. Double slashes count as one (sccache writes
+//! them).
+
+use std::fmt::Write as _;
+
+/// Longest head.
+pub const LONGEST_HEAD: usize = 16 << 10;
+
+/// Methods that are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names are those of HTTP and WebDAV")]
+pub enum Method {
+    Get,
+    Head,
+    Put,
+    Delete,
+    Post,
+    Options,
+    Propfind,
+    Mkcol,
+    Other,
+}
+
+/// How a body is delimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes; none for no body.
+    Length(u64),
+    /// Chunks.
+    Chunked,
+}
+
+/// A request without its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Method.
+    pub method: Method,
+    /// Decoded path.
+    pub path: String,
+    /// What follows the question mark, as sent.
+    pub query: String,
+    /// Body.
+    pub framing: Framing,
+    /// The client waits for `100 Continue`.
+    pub expects: bool,
+    /// The connection goes on afterwards.
+    pub keep_alive: bool,
+    /// `Authorization`, as sent.
+    pub authorization: Vec<u8>,
+    /// `User-Agent`, shortened.
+    pub agent: String,
+    /// `Range`, as sent.
+    pub range: Option<String>,
+    /// `Content-Encoding` other than identity.
+    pub encoded: bool,
+}
+
+/// A request that is not answered with anything but this status and the end of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{status}: {reason}")]
+pub struct Wrong {
+    /// Status.
+    pub status: u16,
+    /// Why.
+    pub reason: &'static str,
+}
+
+const fn wrong(status: u16, reason: &'static str) -> Wrong {
+    Wrong { status, reason }
+}
+
+/// Reads a head from the beginning of these bytes; nothing when it is not whole yet. Answers with its length.
+pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if bytes.len() > LONGEST_HEAD => {
+            return Err(wrong(431, "the head is too long"));
+        }
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => return Err(wrong(431, "too many headers")),
+        Err(_) => return Err(wrong(400, "this is not HTTP/1.1")),
+    };
+    let modern = request.version == Some(1);
+    let (path, query) = path_of(request.path.unwrap_or_default())?;
+    let mut head = Head {
+        method: match request.method.unwrap_or_default() {
+            "GET" => Method::Get,
+            "HEAD" => Method::Head,
+            "PUT" => Method::Put,
+            "DELETE" => Method::Delete,
+            "POST" => Method::Post,
+            "OPTIONS" => Method::Options,
+            "PROPFIND" => Method::Propfind,
+            "MKCOL" => Method::Mkcol,
+            _ => Method::Other,
+        },
+        path,
+        query,
+        framing: Framing::Length(0),
+        expects: false,
+        keep_alive: modern,
+        authorization: Vec::new(),
+        agent: String::new(),
+        range: None,
+        encoded: false,
+    };
+    let (mut sized, mut coded) = (None, false);
+    for header in request.headers.iter() {
+        let (name, value) = (header.name, header.value);
+        let text = || std::str::from_utf8(value).map(str::trim).unwrap_or_default();
+        if name.eq_ignore_ascii_case("content-length") {
+            let digits = text();
+            let number = Some(digits).filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+            let number: u64 = number
+                .and_then(|text| text.parse().ok())
+                .ok_or(wrong(400, "the content length is no number"))?;
+            if sized.replace(number).is_some_and(|before| before != number) {
+                return Err(wrong(400, "two content lengths"));
+            }
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            if coded || !modern || !text().eq_ignore_ascii_case("chunked") {
+                return Err(wrong(400, "the only transfer coding is chunked, once"));
+            }
+            coded = true;
+        } else if name.eq_ignore_ascii_case("authorization") {
+            head.authorization = value.to_vec();
+        } else if name.eq_ignore_ascii_case("user-agent") {
+            let clean = text().chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
+            head.agent = clean.take(64).collect();
+        } else if name.eq_ignore_ascii_case("expect") {
+            head.expects = text().eq_ignore_ascii_case("100-continue");
+        } else if name.eq_ignore_ascii_case("connection") {
+            let has = |word: &str| text().split(',').any(|part| part.trim().eq_ignore_ascii_case(word));
+            head.keep_alive = if modern { !has("close") } else { has("keep-alive") };
+        } else if name.eq_ignore_ascii_case("range") {
+            head.range = Some(text().to_owned());
+        } else if name.eq_ignore_ascii_case("content-encoding") {
+            head.encoded = !text().is_empty() && !text().eq_ignore_ascii_case("identity");
+        }
+    }
+    head.framing = match (sized, coded) {
+        (Some(_), true) => return Err(wrong(400, "content length and transfer coding at once")),
+        (None, true) => Framing::Chunked,
+        (Some(length), false) => Framing::Length(length),
+        (None, false) => Framing::Length(0),
+    };
+    Ok(Some((head, length)))
+}
+
+/// Path, decoded once, and query of a request target.
+pub fn path_of(target: &str) -> Result<(String, String), Wrong> {
+    // a proxy's form, with the authority in front
+    let target = match target.strip_prefix("http://") {
+        Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
+        None => target,
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        let byte = if byte == b'%' {
+            let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
+            match (digit(), digit()) {
+                (Some(high), Some(low)) => (high * 16 + low) as u8,
+                _ => return Err(wrong(400, "the path has a broken escape")),
+            }
+        } else {
+            byte
+        };
+        if byte < b' ' || byte == 0x7f {
+            return Err(wrong(400, "the path has a control byte"));
+        }
+        if byte != b'/' || bytes.last() != Some(&b'/') {
+            bytes.push(byte);
+        }
+    }
+    let path = String::from_utf8(bytes).map_err(|_| wrong(400, "the path is not UTF-8"))?;
+    if !path.starts_with('/') || path.split('/').any(|word| matches!(word, "." | "..")) {
+        return Err(wrong(400, "the path is not a plain absolute one"));
+    }
+    Ok((path, query.to_owned()))
+}
+
+/// Takes chunks apart. Extensions and trailers are read over.
+#[derive(Debug, Default)]
+pub struct Chunks {
+    state: State,
+    line: Vec<u8>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    #[default]
+    Size,
+    Data(u64),
+    DataEnd,
+    Trailer,
+    Done,
+}
+
+impl Chunks {
+    /// Whether the last chunk and the trailers are in.
+    pub fn done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Takes bytes; hands on what belongs to the body. Answers with how many were taken: all, unless the body ended.
+    pub fn feed(&mut self, bytes: &[u8], mut body: impl FnMut(&[u8])) -> Result<usize, Wrong> {
+        let mut at = 0;
+        while at < bytes.len() && self.state != State::Done {
+            if let State::Data(left) = self.state {
+                let some = left.min((bytes.len() - at) as u64) as usize;
+                body(&bytes[at..at + some]);
+                at += some;
+                let left = left - some as u64;
+                self.state = if left == 0 { State::DataEnd } else { State::Data(left) };
+                continue;
+            }
+            let byte = bytes[at];
+            at += 1;
+            if byte != b'\n' {
+                if self.line.len() >= 1024 {
+                    return Err(wrong(400, "a line between chunks is too long"));
+                }
+                self.line.push(byte);
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            let line = line.strip_suffix(b"\r").ok_or(wrong(400, "a line between chunks ends without CR"))?;
+            self.state = match self.state {
+                State::Size => {
+                    let digits = line.split(|b| *b == b';').next().unwrap_or_default();
+                    let digits = std::str::from_utf8(digits).unwrap_or_default();
+                    let good = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+                    let size =
+                        Some(digits).filter(|_| good).and_then(|text| u64::from_str_radix(text, 16).ok());
+                    match size.ok_or(wrong(400, "the size of a chunk is no number"))? {
+                        0 => State::Trailer,
+                        size => State::Data(size),
+                    }
+                }
+                State::DataEnd if line.is_empty() => State::Size,
+                State::Trailer if line.is_empty() => State::Done,
+                State::Trailer => State::Trailer,
+                _ => return Err(wrong(400, "a chunk is longer than it says")),
+            };
+        }
+        Ok(at)
+    }
+}
+
+/// First and last byte of a range, for a content of this size. `None`: not a single plain range, send the whole.
+pub fn range_of(text: &str, size: u64) -> Option<Result<(u64, u64), Wrong>> {
+    let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
+    let number =
+        |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    let outside = Some(Err(wrong(416, "the range lies outside")));
+    let (first, last) = match (first, last) {
+        ("", length) => {
+            let length = number(length)?;
+            if length == 0 || size == 0 {
+                return outside;
+            }
+            (size.saturating_sub(length), size - 1)
+        }
+        (first, "") => (number(first)?, size.saturating_sub(1)),
+        (first, last) => (number(first)?, number(last)?.min(size.saturating_sub(1))),
+    };
+    if first >= size || first > last { outside } else { Some(Ok((first, last))) }
+}
+
+/// The words of a status.
+pub const fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        200 => "OK",
+        201 => "Created",
+        204 => "No Content",
+        206 => "Partial Content",
+        207 => "Multi-Status",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        413 => "Content Too Large",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        422 => "Unprocessable Content",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        507 => "Insufficient Storage",
+        _ => "Error",
+    }
+}
+
+/// Writes the head of an answer.
+pub fn answer(to: &mut String, status: u16, length: u64, keep_alive: bool, headers: &[(&str, &str)]) {
+    to.clear();
+    let _ = write!(to, "HTTP/1.1 {status} {}\r\n", reason(status));
+    for (name, value) in headers {
+        let _ = write!(to, "{name}: {value}\r\n");
+    }
+    if status != 204 {
+        let _ = write!(to, "Content-Length: {length}\r\n");
+    }
+    to.push_str(if keep_alive { "\r\n" } else { "Connection: close\r\n\r\n" });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<Head, Wrong> {
+        parse(text.as_bytes()).map(|head| head.unwrap().0)
+    }
+
+    #[test]
+    fn request_that_two_readers_could_frame_differently_is_refused() {
+        for headers in [
+            "Content-Length: 3\r\nTransfer-Encoding: chunked",
+            "Content-Length: 3\r\nContent-Length: 4",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: gzip, chunked",
+            "Content-Length: +3",
+            "Content-Length: 3, 3",
+            "Content-Length: 0x3",
+            "Content-Length : 3",
+            "X: a\r\n b",
+        ] {
+            assert!(read(&format!("PUT /a HTTP/1.1\r\n{headers}\r\n\r\n")).is_err(), "{headers}");
+        }
+        assert!(read("PUT /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn path_is_decoded_once_and_never_climbs() {
+        assert_eq!(
+            path_of("//p//.sccache_check?x=%2e").unwrap(),
+            ("/p/.sccache_check".into(), "x=%2e".into())
+        );
+        assert_eq!(path_of("/a%252e").unwrap().0, "/a%2e");
+        for wrong in
+            ["/a/../b", "/a/%2e%2e/b", "/a/%2E./b", "/.", "a", "*", "/a%00", "/a%0d%0a", "/%", "/%f", "/%ff"]
+        {
+            assert!(path_of(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_read_as_the_standard_says() {
+        assert_eq!(range_of("bytes=0-0", 10), Some(Ok((0, 0))));
+        assert_eq!(range_of("bytes=5-", 10), Some(Ok((5, 9))));
+        assert_eq!(range_of("bytes=-3", 10), Some(Ok((7, 9))));
+        assert_eq!(range_of("bytes=5-99", 10), Some(Ok((5, 9))));
+        assert!(matches!(range_of("bytes=10-", 10), Some(Err(Wrong { status: 416, .. }))));
+        assert_eq!(range_of("bytes=0-1,3-4", 10), None);
+        assert_eq!(range_of("lines=1-2", 10), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_head_or_refused(bytes: Vec<u8>) {
+            let _ = parse(&bytes);
+            let _ = parse(&[b"GET ", &bytes[..], b" HTTP/1.1\r\n\r\n"].concat());
+        }
+
+        #[test]
+        fn chunks_split_anywhere_give_the_same_body(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..5), cut in 1usize..9,
+        ) {
+            let mut wire = Vec::new();
+            for part in &parts {
+                wire.extend_from_slice(format!("{:x};a=b\r\n", part.len()).as_bytes());
+                wire.extend_from_slice(part);
+                wire.extend_from_slice(b"\r\n");
+            }
+            wire.extend_from_slice(b"0\r\nT: v\r\n\r\nNEXT");
+            let (mut chunks, mut body, mut taken) = (Chunks::default(), Vec::new(), 0);
+            for some in wire.chunks(cut) {
+                taken += chunks.feed(some, |bytes| body.extend_from_slice(bytes)).unwrap();
+            }
+            prop_assert!(chunks.done());
+            prop_assert_eq!(body, parts.concat());
+            prop_assert_eq!(taken, wire.len() - 4);
+        }
+
+        #[test]
+        fn any_bytes_are_chunks_or_refused(bytes: Vec<u8>, range in "(bytes=)?[0-9,-]{0,40}", size: u64) {
+            let _ = Chunks::default().feed(&bytes, |_| {});
+            let _ = range_of(&range, size);
+        }
+    }
+}

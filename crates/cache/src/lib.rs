@@ -1,0 +1,28 @@
+//! The build cache: one service for every client, readable by forks, writable by each job in its own scope only.
+//!
+//! - [`scope`]: the tree of scopes, and who reads and writes what. Pure.
+//! - [`token`] and [`authority`]: who a caller is, from a small snapshot that the control plane hands over. No SQL.
+//! - [`name`] and [`store`]: names of entries for each scope, bytes once for all; a log of segments and an index in memory.
+//! - [`http`]: HTTP/1.1 as build tools speak it, on one thread for each core; `connection` and `exchange` use it.
+//! - [`surface`]: one module for each protocol; says what a request means and nothing else.
+//! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
+//! - [`service`]: puts them together.
+//!
+//! What holds everywhere: a caller writes to its own scope or to none; a miss is 404 and never 401; bytes that fail their
+//! checksum are never sent, they become a miss.
+
+pub mod action;
+pub mod admin;
+pub mod authority;
+mod connection;
+mod exchange;
+pub mod figures;
+pub mod http;
+pub mod name;
+pub mod nix;
+pub mod scope;
+pub mod service;
+pub mod shape;
+pub mod store;
+pub mod surface;
+pub mod token;

@@ -1,0 +1,99 @@
+//! Binary caches of Nix: what a `narinfo` says, and which file of a cache is which.
+//!
+//! `nix copy --to` asks for `nix-cache-info`, looks for the `narinfo` of each path, puts `nar/<hash of the file>.nar.xz`
+//! and then `<hash>.narinfo`. Clients keep an answer for 30 days, so a `narinfo` whose file is gone must not be served: both
+//! are a miss then (nix#1340).
+
+use forgeyard_model::Digest;
+
+/// What every scope answers for `nix-cache-info`. Lower priorities are asked first; the public cache has 40.
+pub const CACHE_INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 45\n";
+/// Largest `narinfo` that is looked at; one with ten thousand references is smaller.
+pub const LONGEST: usize = 1 << 20;
+
+const DIGITS: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
+
+/// What of a `narinfo` matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NarInfo {
+    /// Key of the file, below the root of the cache.
+    pub url: String,
+    /// Size of the file, when said.
+    pub file_size: Option<u64>,
+}
+
+/// Reads a `narinfo`; nothing when a client would call it corrupt or its file lies outside of `nar/`.
+pub fn narinfo(bytes: &[u8]) -> Option<NarInfo> {
+    let text =
+        std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n') && text.len() <= LONGEST)?;
+    let (mut url, mut file_size, mut path, mut hash, mut size) = (None, None, None, None, None);
+    for line in text.lines() {
+        let (name, value) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, "")))?;
+        match name {
+            "URL" => url = Some(value.to_owned()),
+            "FileSize" => file_size = Some(value.parse().ok()?),
+            "StorePath" => path = Some(value),
+            "NarHash" => hash = Some(value),
+            "NarSize" => size = value.parse::<u64>().ok().filter(|size| *size > 0),
+            _ => {}
+        }
+    }
+    let store_path = path.filter(|path| path.starts_with("/nix/store/"));
+    let url = url.filter(|url| url.starts_with("nar/") && !url.contains(".."));
+    (store_path.is_some() && hash.is_some() && size.is_some()).then_some(NarInfo { url: url?, file_size })
+}
+
+/// The digest in the name of a file below `nar/`: 52 digits of Nix's base 32, the last bits first.
+pub fn file_digest(key: &str) -> Option<Digest> {
+    let digits = key.strip_prefix("nar/")?.split('.').next().filter(|digits| digits.len() == 52)?;
+    let mut bytes = [0u8; 32];
+    for (number, digit) in digits.bytes().rev().enumerate() {
+        let value = DIGITS.iter().position(|one| *one == digit)? as u16;
+        let (byte, shift) = (number * 5 / 8, number * 5 % 8);
+        bytes[byte] |= (value << shift) as u8;
+        let carry = (value >> (8 - shift)) as u8;
+        match bytes.get_mut(byte + 1) {
+            Some(next) => *next |= carry,
+            None if carry == 0 => {}
+            None => return None,
+        }
+    }
+    Some(Digest::from_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Nix's own form of the digest of no bytes.
+    #[test]
+    fn digest_in_a_file_name_is_read_as_nix_writes_it() {
+        let key = "nar/0mdqa9w1p6cmli6976v4wi0sw9r4p5prkj7lzfd1877wk11c9c73.nar.xz";
+        assert_eq!(file_digest(key), Some(Digest::of(b"")));
+        assert_eq!(file_digest("nar/abc.nar"), None);
+    }
+
+    #[test]
+    fn narinfo_without_its_file_or_hash_is_none() {
+        let good = "StorePath: /nix/store/a-b\nURL: nar/x.nar\nFileSize: 3\nNarHash: sha256:x\nNarSize: 5\nReferences: \nSig: a:b\n";
+        assert_eq!(
+            narinfo(good.as_bytes()),
+            Some(NarInfo { url: "nar/x.nar".to_owned(), file_size: Some(3) })
+        );
+        for line in ["StorePath", "URL", "NarHash", "NarSize"] {
+            let without: String =
+                good.lines().filter(|one| !one.starts_with(line)).map(|one| format!("{one}\n")).collect();
+            assert_eq!(narinfo(without.as_bytes()), None, "{line}");
+        }
+        assert_eq!(narinfo(good.replace("nar/x", "nar/../x").as_bytes()), None);
+        assert_eq!(narinfo(good.trim_end().as_bytes()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, key in "nar/[0-9a-z]{50,54}(\\.nar)?") {
+            let _ = (narinfo(&bytes), file_digest(&key));
+        }
+    }
+}

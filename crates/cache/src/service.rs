@@ -1,0 +1,209 @@
+//! The service: its threads, its authority, its upkeep.
+//!
+//! One thread for each core with a runtime of its own; all listen on one address (`SO_REUSEPORT`) and share the store and
+//! nothing else that is locked for long. One more thread keeps the store within its limits, reads the authority anew when
+//! its file changes, and writes the snapshot of the index.
+
+use crate::authority::{Authority, AuthorityError};
+use crate::connection;
+use crate::figures::Figures;
+use crate::scope::ScopePath;
+use crate::store::log::{Config, LogStore};
+use crate::store::{Clock, Limits, Store, StoreError};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How often the index is written to disk.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
+/// How often the store is brought within its limits.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// What a service is started with.
+#[derive(Clone)]
+pub struct Options {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The store.
+    pub store: Config,
+    /// File of the authority.
+    pub authority: PathBuf,
+    /// Largest entry, in bytes.
+    pub largest: u64,
+    /// Threads; one for each core when 0.
+    pub threads: usize,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// Why a service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The store.
+    #[error("the store of the cache: {0}")]
+    Store(#[from] StoreError),
+    /// The authority's file.
+    #[error("reading the authority {}: {source}", path.display())]
+    AuthorityFile {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The authority.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The address.
+    #[error("the cache cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The reason.
+        source: std::io::Error,
+    },
+}
+
+/// What all threads share.
+pub(crate) struct Core {
+    pub(crate) store: LogStore,
+    pub(crate) figures: Figures,
+    pub(crate) clock: Clock,
+    pub(crate) largest: u64,
+    authority: RwLock<Arc<Authority>>,
+    generation: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn authority(&self) -> Arc<Authority> {
+        Arc::clone(&self.authority.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes with the authority; what was decided under an older one is decided anew.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn take_over(&self, authority: Authority) {
+        *self.authority.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(authority);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Limits of a scope, by the authority. A scope that is declared no more keeps nothing longer than a week unused.
+    fn limits(&self, scope: &str) -> Limits {
+        let authority = self.authority();
+        let path = scope.parse::<ScopePath>().ok();
+        match path.as_ref().and_then(|path| authority.tree().of(path)) {
+            Some(rule) => Limits {
+                bytes: rule.quota_mib.map(|mib| mib << 20),
+                idle_minutes: rule.ttl_days.map(|days| days.saturating_mul(24 * 60)),
+            },
+            None => Limits { bytes: None, idle_minutes: Some(7 * 24 * 60) },
+        }
+    }
+}
+
+/// A service that runs.
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    core: Arc<Core>,
+    stop: CancellationToken,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Stops it and writes the index to disk. Blocks.
+    pub fn stop(self) -> Result<(), ServiceError> {
+        self.stop.cancel();
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+        Ok(self.core.store.snapshot()?)
+    }
+
+    /// Brings the store within its limits now.
+    pub fn maintain(&self) -> Result<(), ServiceError> {
+        Ok(self.core.store.maintain(&|scope| self.core.limits(scope))?)
+    }
+}
+
+/// Starts a service; it runs until [`Running::stop`]. Blocks while the index is read.
+pub fn start(options: Options) -> Result<Running, ServiceError> {
+    let store = LogStore::open(options.store, Arc::clone(&options.clock))?;
+    let (authority, mut stamp) = read_authority(&options.authority)?;
+    let core = Arc::new(Core {
+        store,
+        figures: Figures::default(),
+        clock: options.clock,
+        largest: options.largest,
+        authority: RwLock::new(Arc::new(authority)),
+        generation: AtomicU64::new(1),
+    });
+    let stop = CancellationToken::new();
+    let count = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        count => count,
+    };
+    let (mut address, mut threads) = (options.listen, Vec::new());
+    for _ in 0..count {
+        let failed = |source| ServiceError::Listen { address, source };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let listener = runtime.block_on(async { listen(address) }).map_err(failed)?;
+        address = listener.local_addr().map_err(failed)?;
+        let (core, stop) = (Arc::clone(&core), stop.clone());
+        threads.push(std::thread::spawn(move || {
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, connection::accept(core, listener, stop));
+        }));
+    }
+    let (kept, stopped) = (Arc::clone(&core), stop.clone());
+    threads.push(std::thread::spawn(move || {
+        let (mut maintained, mut written) = (Instant::now(), Instant::now());
+        while !stopped.is_cancelled() {
+            std::thread::sleep(Duration::from_millis(200));
+            match read_authority(&options.authority) {
+                Ok((authority, new)) if new != stamp => {
+                    stamp = new;
+                    kept.take_over(authority);
+                    tracing::info!("took over a new authority");
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!("keeping the last good authority: {error}"),
+            }
+            if maintained.elapsed() > MAINTAIN_EVERY {
+                maintained = Instant::now();
+                if let Err(error) = kept.store.maintain(&|scope| kept.limits(scope)) {
+                    tracing::error!("keeping the store within its limits: {error}");
+                }
+            }
+            if written.elapsed() > SNAPSHOT_EVERY {
+                written = Instant::now();
+                if let Err(error) = kept.store.snapshot() {
+                    tracing::error!("writing the index: {error}");
+                }
+            }
+        }
+    }));
+    tracing::info!(%address, "the cache listens");
+    Ok(Running { address, core, stop, threads })
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
+    let socket =
+        if address.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    socket.listen(1024)
+}
+
+/// The authority and what tells one state of its file from the next: its bytes, which are few.
+fn read_authority(path: &PathBuf) -> Result<(Authority, forgeyard_model::Digest), ServiceError> {
+    let bytes =
+        fs_err::read(path).map_err(|source| ServiceError::AuthorityFile { path: path.clone(), source })?;
+    Ok((Authority::read(&bytes)?, forgeyard_model::Digest::of(&bytes)))
+}

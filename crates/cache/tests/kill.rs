@@ -1,0 +1,134 @@
+//! A process that stores entries is killed at any moment, many times over one folder: nothing that it acknowledged is lost,
+//! and no byte is wrong. The process is this test program again, at [`the_process_that_is_killed`].
+
+use forgeyard_cache::name::{Kind, Name};
+use forgeyard_cache::store::log::{Config, Durability, LogStore};
+use forgeyard_cache::store::{Body, Clock, Limits, Place, Policy, Provenance, Store as _};
+use forgeyard_model::Timestamp;
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const FOLDER: &str = "FORGEYARD_TEST_KILL_FOLDER";
+
+fn clock() -> Clock {
+    Arc::new(|| Timestamp::from_micros(1_800_000_000_000_000))
+}
+
+fn open(folder: &Path) -> LogStore {
+    let durability = if folder.join("group").exists() { Durability::Group } else { Durability::PageCache };
+    let config =
+        Config { segment: 256 << 10, capacity: 1 << 30, durability, ..Config::new(folder.join("store")) };
+    LogStore::open(config, clock()).unwrap()
+}
+
+fn name(number: u64) -> Name {
+    Name {
+        scope: format!("s{}", number % 3).parse().unwrap(),
+        kind: Kind::Keyed,
+        key: (number % 400).to_string(),
+    }
+}
+
+/// Content of the write with this number; some repeat, some are large.
+fn content(number: u64) -> Vec<u8> {
+    let (seed, size) = (number / 2, if number % 97 == 0 { 1_200_000 } else { number * 37 % 9000 });
+    let mut bytes = seed.to_le_bytes().to_vec();
+    bytes.resize(8 + size as usize, (seed % 251) as u8);
+    bytes
+}
+
+#[test]
+#[ignore = "is started, and killed, by the other test"]
+fn the_process_that_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let store = open(Path::new(&folder));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let from: u64 = std::env::var("FORGEYARD_TEST_KILL_FROM").unwrap().parse().unwrap();
+    let mut out = std::io::stdout();
+    for number in from.. {
+        let bytes = content(number);
+        let by = Provenance { principal: "killed".to_owned(), ..Provenance::default() };
+        let put = if bytes.len() > 1 << 20 {
+            let mut spool = store.spool().unwrap();
+            spool.write(&bytes).unwrap();
+            store.put(&name(number), Body::Large(spool.finish(false).unwrap()), Policy::Replace, &by).unwrap()
+        } else {
+            store.put(&name(number), Body::Inline(&bytes), Policy::Replace, &by).unwrap()
+        };
+        runtime.block_on(store.settled(put.ticket)).unwrap();
+        // one write call a line: a line that is there is an acknowledgement
+        out.write_all(format!("acknowledged {number}\n").as_bytes()).unwrap();
+        out.flush().unwrap();
+        if number % 150 == 149 {
+            store.snapshot().unwrap();
+        }
+    }
+}
+
+#[rstest::rstest]
+fn nothing_acknowledged_is_lost_when_the_process_is_killed(#[values(false, true)] group: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    if group {
+        fs_err::write(folder.path().join("group"), "").unwrap();
+    }
+    let mut next = 0u64;
+    let mut last: BTreeMap<Name, u64> = BTreeMap::new();
+    for round in 0..8u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture"])
+            .env(FOLDER, folder.path())
+            .env("FORGEYARD_TEST_KILL_FROM", next.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut acknowledged = Vec::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stop_after = 40 + round * 67 % 190;
+        let mut killed = false;
+        // what was in the pipe when the process died was acknowledged too
+        for line in lines.by_ref().map_while(Result::ok) {
+            if let Some(at) = line.find("acknowledged ") {
+                acknowledged.push(line[at + 13..].parse::<u64>().unwrap());
+            }
+            if !killed && acknowledged.len() as u64 >= stop_after {
+                child.kill().unwrap();
+                killed = true;
+            }
+        }
+        child.wait().unwrap();
+        assert!(killed, "the process ended by itself after {} writes", acknowledged.len());
+        for number in &acknowledged {
+            last.insert(name(*number), *number);
+        }
+        next = acknowledged.last().copied().unwrap() + 1;
+        let store = open(folder.path());
+        let mut buffer = Vec::new();
+        for (name, number) in &last {
+            let found = store.get(name.hash(), &mut buffer).unwrap();
+            let found =
+                found.unwrap_or_else(|| panic!("{name} of write {number} is lost after round {round}"));
+            let bytes = match found.place {
+                Place::Buffer(range) => buffer[range].to_vec(),
+                Place::Large(large) => {
+                    let (mut all, mut piece) = (Vec::new(), Vec::new());
+                    for number in 0..large.pieces() {
+                        large.piece(number, &mut piece).unwrap();
+                        all.extend_from_slice(&piece);
+                    }
+                    all
+                }
+            };
+            // the one write that was under way may have taken effect
+            assert!(
+                bytes == content(*number) || (name == &self::name(next) && bytes == content(next)),
+                "{name}"
+            );
+        }
+        assert_eq!(store.scrub().unwrap().1, 0);
+        store.maintain(&|_| Limits::default()).unwrap();
+        assert_eq!(fs_err::read_dir(folder.path().join("store/incoming")).unwrap().count(), 0);
+    }
+}

