@@ -61,6 +61,6 @@ pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> 
 /// Whether the runner of ours that has the job is over.
 fn runner_gone(tx: &Tx<'_>, demand: &Demand) -> bool {
     let runner = demand.taken_by.as_ref().and_then(|taker| tx.farm().runners.get(&taker.runner?));
-    let attempt = runner.and_then(|runner| tx.farm().attempts.get(&runner.attempt));
+    let attempt = runner.and_then(|runner| tx.farm().attempts.get(&runner.work.attempt()?));
     attempt.is_some_and(|attempt| !attempt.state.live())
 }
