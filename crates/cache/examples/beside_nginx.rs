@@ -3,7 +3,7 @@
 //! `cargo xtask bench cache` runs it. What is compared is requests for each second of CPU time *of the server*, read from
 //! /proc, since the load comes from the same cores. Entries are unique, bodies are looked at, the connections are kept.
 //! Our side checks a token, a checksum and (on PUT) a digest; nginx checks nothing. Neither side syncs before it answers.
-//! Prints lines of JSON; says `SKIPPED` where nginx or its module is missing.
+//! Prints lines of JSON; says `SKIPPED` where nginx is missing.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ fn main() {
     }
     let folder = tempfile::tempdir().unwrap();
     let Some(nginx) = nginx(folder.path()) else {
-        println!("SKIPPED: nginx with its module dav_ext is not installed (scripts/install-clients.sh)");
+        println!("SKIPPED: nginx is not installed (scripts/install-clients.sh)");
         return;
     };
     let ours = ours(folder.path());

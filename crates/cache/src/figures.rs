@@ -55,6 +55,9 @@ pub struct Counted {
     pub bytes_in: u64,
 }
 
+/// Name, help and value of a counter.
+type Family = (&'static str, &'static str, fn(&Counted) -> u64);
+
 /// All counters. Scopes beyond a limit are counted together, so that callers cannot fill the memory with names.
 #[derive(Debug, Default)]
 pub struct Figures {
@@ -102,7 +105,7 @@ impl Figures {
     pub fn prometheus(&self, totals: &Totals, uses: &[ScopeUse], damaged: u64) -> String {
         let mut text = String::new();
         let all = self.all();
-        let families: [(&str, &str, fn(&Counted) -> u64); 11] = [
+        let families: [Family; 11] = [
             ("hits_total", "Reads that found an entry in the own scope", |c| c.hits),
             ("parent_hits_total", "Reads that found an entry in a parent scope", |c| c.parent_hits),
             ("misses_total", "Reads that found nothing", |c| c.misses),

@@ -4,6 +4,8 @@
 //! The course is the same for each: cold on main, warm on main, a fork that reads main and writes to itself, a stranger who
 //! reads, a token that does not hold, a cache that is gone. Every build must succeed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 mod support;
 
 use forgeyard_cache::admin::Stat;

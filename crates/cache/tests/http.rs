@@ -1,5 +1,7 @@
 //! What callers may do over HTTP, protocol by protocol. *Protocol tests*: the requests are written by hand.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 mod support;
 
 use forgeyard_cache::token::Access;

@@ -1,6 +1,8 @@
 //! A process that stores entries is killed at any moment, many times over one folder: nothing that it acknowledged is lost,
 //! and no byte is wrong. The process is this test program again, at [`the_process_that_is_killed`].
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use forgeyard_cache::name::{Kind, Name};
 use forgeyard_cache::store::log::{Config, Durability, LogStore};
 use forgeyard_cache::store::{Body, Clock, Limits, Place, Policy, Provenance, Store as _};
@@ -34,7 +36,7 @@ fn name(number: u64) -> Name {
 
 /// Content of the write with this number; some repeat, some are large.
 fn content(number: u64) -> Vec<u8> {
-    let (seed, size) = (number / 2, if number % 97 == 0 { 1_200_000 } else { number * 37 % 9000 });
+    let (seed, size) = (number / 2, if number.is_multiple_of(97) { 1_200_000 } else { number * 37 % 9000 });
     let mut bytes = seed.to_le_bytes().to_vec();
     bytes.resize(8 + size as usize, (seed % 251) as u8);
     bytes

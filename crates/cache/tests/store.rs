@@ -1,5 +1,7 @@
 //! One suite for every store, and what only the store on disk promises.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use forgeyard_cache::name::{Kind, Name};
 use forgeyard_cache::store::log::{Config, Durability, LogStore};
 use forgeyard_cache::store::twin::MemoryStore;

@@ -150,7 +150,7 @@ impl Shard {
             // a slot may move back into the hole unless its home lies after the hole
             let home = self.home(hash);
             if (at + size - home) % size >= (at + size - hole) % size {
-                self.places[hole] = std::mem::replace(&mut self.places[at], (0, 0));
+                self.places[hole] = std::mem::take(&mut self.places[at]);
                 hole = at;
             }
         }

@@ -290,13 +290,11 @@ impl Shared {
         if self.read(slot, &mut buffer, 1024)?.is_none() {
             return Ok(None);
         }
-        match Head::peek(&buffer) {
-            Ok(head) if head.texts_end() > buffer.len() => {
-                if self.read(slot, &mut buffer, head.texts_end())?.is_none() {
-                    return Ok(None);
-                }
-            }
-            _ => {}
+        if let Ok(head) = Head::peek(&buffer)
+            && head.texts_end() > buffer.len()
+            && self.read(slot, &mut buffer, head.texts_end())?.is_none()
+        {
+            return Ok(None);
         }
         Ok(Record::read_head(&buffer).ok().map(|(record, _)| see(&record)))
     }

@@ -175,7 +175,7 @@ impl Store for MemoryStore {
                 let down_to = limits.bytes.map_or(u64::MAX, |most| (most as f64 * 0.9) as u64);
                 let idle = now.since(used).as_secs() / 60;
                 let aged = limits.idle_minutes.is_some_and(|most| idle > u64::from(most));
-                if !aged && !(over && bytes > down_to) {
+                if !(aged || over && bytes > down_to) {
                     break;
                 }
                 entries.remove(&hash);
