@@ -100,7 +100,7 @@ pub fn names() -> Names {
 pub fn devices_view() -> DevicesView {
     let view = chain::running();
     let lease = view.leases.iter().find(|lease| lease.state.live()).unwrap().clone();
-    let attempt = view.attempts.iter().find(|attempt| attempt.id == lease.attempt).unwrap();
+    let attempt = view.attempts.iter().find(|attempt| Some(attempt.id) == lease.attempt).unwrap();
     let job = view.jobs.iter().find(|job| job.id == attempt.job).unwrap();
     let subject = device_id("pci:0000:41:00.0").to_string();
     DevicesView {

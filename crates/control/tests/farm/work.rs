@@ -100,7 +100,7 @@ pub fn job_view(view: &PipelineView, key: &str) -> JobView {
         leases: view
             .leases
             .iter()
-            .filter(|lease| attempts.iter().any(|attempt| attempt.id == lease.attempt))
+            .filter(|lease| attempts.iter().any(|attempt| Some(attempt.id) == lease.attempt))
             .cloned()
             .collect(),
         artifacts: view.artifacts.iter().filter(|artifact| artifact.job == Some(job.id)).cloned().collect(),
