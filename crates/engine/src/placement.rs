@@ -77,7 +77,7 @@ impl Wish {
     }
 
     fn is_of(&self, tx: &Tx<'_>, job: &Job) -> bool {
-        let (farm, config) = (tx.farm(), tx.config());
+        let farm = tx.farm();
         job.spec.as_ref().is_some_and(|spec| {
             self.flavor == spec.flavor
                 && self.gpu == spec.gpu

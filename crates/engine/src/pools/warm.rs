@@ -27,7 +27,6 @@ use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::pool::Terms;
 use forgeyard_model::resources::{Flavor, GpuRequest, Image, Pool};
 use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
-use forgeyard_model::site::Site;
 use forgeyard_model::{
     AttemptId, DeviceId, Explanation, Id as _, JobId, LeaseId, RunnerId, SiteId, SiteName, Timestamp,
     deadline,
