@@ -15,7 +15,7 @@ use crate::state::{self, AgentState, read_json};
 use crate::steps::Steps;
 use crate::stop::{Cause, Stop};
 use crate::{device, kernel, usage};
-use forgeyard_api::agent::{Redeem, Redeemed, VERSION};
+use forgeyard_api::agent::{Redeem, Redeemed, VERSION, WAITING, Wait, Waited};
 use forgeyard_api::client::agent::{AgentClient, Session, superseded, transient};
 use forgeyard_api::client::{Backoff, HttpOptions};
 use forgeyard_formats::linux::process_stat;
@@ -30,6 +30,9 @@ use std::io::Seek as _;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::watch;
+
+/// How long one question for work waits at the farm, in seconds.
+const WAIT_SECONDS: u64 = 25;
 
 /// Runs the agent of a machine folder to its end. Returns at once if the machine is finished or has an agent.
 pub async fn supervise(dir: &Path) -> Result<(), Error> {
@@ -86,6 +89,7 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
     let token = Secret::new(token.trim());
     let redeemed = match state.redeemed.clone() {
         Some(redeemed) => redeemed,
+        None if !work(&client, &token, &state.nonce).await? => return Ok("not needed"),
         None => match redeem(&client, &token, &state.nonce).await? {
             Some(redeemed) => {
                 state.redeemed = Some(redeemed.clone());
@@ -132,6 +136,39 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
     let done = if stop.superseded() { false } else { begun.finish(&facts).await? };
     alive.abort();
     Ok(if done { "done" } else { "superseded" })
+}
+
+/// Waits until there is work, in a machine that was made before there was some; `false` if nobody needs it any more.
+async fn work(client: &AgentClient, token: &Secret, nonce: &str) -> Result<bool, Error> {
+    if !token.expose().starts_with(WAITING) {
+        return Ok(true);
+    }
+    let (token, nonce) = (token.expose().to_owned(), nonce.to_owned());
+    let request = Wait { version: VERSION, token, nonce, wait_seconds: WAIT_SECONDS };
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(15));
+    loop {
+        match client.wait(&request).await {
+            Ok(Waited::Work) => return Ok(true),
+            Ok(Waited::Nothing) => {
+                backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(15));
+            }
+            Err(error) if transient(&error) => {
+                tracing::warn!(
+                    error = forgeyard_api::client::http::causes(&error),
+                    "cannot ask for work yet"
+                );
+                backoff.sleep().await;
+            }
+            Err(error) if error.refusal().is_some() => {
+                tracing::info!(
+                    error = forgeyard_api::client::http::causes(&error),
+                    "there is no work for it"
+                );
+                return Ok(false);
+            }
+            Err(source) => return Err(Error::Farm { action: "ask for work".to_owned(), source }),
+        }
+    }
 }
 
 /// Redeems the token, for as long as the farm has trouble of its own; `None` if it refuses.

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 /// `POST` of [`Redeem`], answers [`Redeemed`].
 pub const REDEEM: &str = "/agent/v1/redeem";
+/// `POST` of [`Wait`], answers [`Waited`]; waits until there is work. Only for a machine that was made before there was an
+/// attempt for it; after that it redeems its token as any other.
+pub const WAIT: &str = "/agent/v1/wait";
 /// `POST` of [`Heartbeat`], answers [`HeartbeatAnswer`].
 pub const HEARTBEAT: &str = "/agent/v1/attempts/{attempt}/heartbeat";
 /// `POST` of raw log bytes with `?offset=N`, answers [`LogAnswer`]. Idempotent by offset.
@@ -44,6 +47,35 @@ pub struct Redeem {
     pub token: String,
     /// Chosen by the agent once and kept over its own restarts.
     pub nonce: String,
+}
+
+/// How the one-shot token of a machine begins that was made before there was an attempt for it.
+pub const WAITING: &str = "rnr_";
+
+/// A machine asks for work.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Wait {
+    /// Version of the contract that the agent speaks.
+    pub version: u32,
+    /// The one-shot token of the machine.
+    pub token: String,
+    /// Chosen by the agent once and kept over its own restarts; the first one has the machine.
+    pub nonce: String,
+    /// Wait at most this long, in seconds; 25 at most.
+    #[serde(default)]
+    pub wait_seconds: u64,
+}
+
+/// Whether there is work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Waited {
+    /// Not yet: ask again.
+    Nothing,
+    /// There is: redeem the token.
+    Work,
 }
 
 /// The job.

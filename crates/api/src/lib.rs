@@ -10,6 +10,7 @@ pub mod error;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod people;
+pub mod pools;
 pub mod routes;
 pub mod site;
 pub mod usage;

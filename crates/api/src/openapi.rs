@@ -5,8 +5,10 @@
 
 use crate::error::ApiError;
 use crate::people::*;
+use crate::pools::PoolView;
 use crate::routes::{Method, ROUTES, Route, Who};
 use crate::{agent, site};
+use forgeyard_model::approval::HeadApproval;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::{EventRecord, UsageFact};
@@ -146,6 +148,12 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             "/api/v1/jobs/{id}/cancel" | "/api/v1/devices/{id}/clear" | "/api/v1/leases/{id}/write-off",
         ) => Shape::gives(json(nothing())),
         (Method::Get, "/api/v1/leases") => Shape::gives(json(of.many::<Lease>())),
+        (Method::Get, "/api/v1/pools") => Shape::gives(json(of.many::<PoolView>())),
+        (Method::Get, "/api/v1/pools/{name}") => Shape::gives(json(of.one::<PoolView>())),
+        (Method::Post, "/api/v1/pools/{name}/reset") => Shape::gives(json(nothing())),
+        (Method::Post, "/api/v1/pools/{name}/drain") => {
+            Shape::takes(of.one::<DrainRequest>(), json(nothing()))
+        }
         (Method::Post, "/api/v1/sites/{id}/drain") => Shape::takes(of.one::<DrainRequest>(), json(nothing())),
         (Method::Get, "/api/v1/artifacts") => Shape::gives(json(of.many::<Artifact>())),
         (Method::Get, "/api/v1/artifacts/{id}") => Shape::gives(json(of.one::<Artifact>())),
@@ -162,6 +170,18 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             Shape::takes(of.one::<EnvironmentResult>(), json(nothing()))
         }
         (Method::Get, "/api/v1/queue") => Shape::gives(json(of.many::<QueueRow>())),
+        (Method::Get, "/api/v1/config/history") => Shape::gives(json(of.many::<ConfigVersionView>())),
+        (Method::Get, "/api/v1/config/history/{number}") => Shape::gives(json(of.one::<ConfigVersionView>())),
+        (Method::Get, "/api/v1/approvals") => Shape::gives(json(of.many::<HeadApproval>())),
+        (
+            Method::Post,
+            "/api/v1/demands/{id}/approve"
+            | "/api/v1/demands/{id}/refuse"
+            | "/api/v1/pipelines/{id}/approve"
+            | "/api/v1/pipelines/{id}/refuse",
+        ) => Shape::takes(of.one::<JudgeRequest>(), json(nothing())),
+        (Method::Get, "/api/v1/terms") => Shape::gives(json(of.one::<TermsView>())),
+        (Method::Post, "/api/v1/terms") => Shape::takes(of.one::<TermsRequest>(), json(nothing())),
         (Method::Get, "/api/v1/demands") => Shape::gives(json(of.many::<Demand>())),
         (Method::Get, "/api/v1/demands/{id}") => Shape::gives(json(of.one::<DemandView>())),
         (Method::Get, "/api/v1/deliveries") => Shape::gives(json(of.many::<Delivery>())),
@@ -204,6 +224,7 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
         (Method::Post, site::REPORT) => {
             Shape::takes(of.one::<site::SiteReport>(), json(of.one::<site::Reported>()))
         }
+        (Method::Post, agent::WAIT) => Shape::takes(of.one::<agent::Wait>(), json(of.one::<agent::Waited>())),
         (Method::Post, agent::REDEEM) => {
             Shape::takes(of.one::<agent::Redeem>(), json(of.one::<agent::Redeemed>()))
         }

@@ -1,5 +1,6 @@
 //! `/api/v1`: for people and programs. Rows are those of the model; this module adds what is put together for reading.
 
+use forgeyard_model::approval::Way;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::commit::EventRecord;
@@ -14,6 +15,7 @@ use forgeyard_model::principal::Role;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::{Explanation, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A pipeline with all that belongs to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -79,8 +81,17 @@ pub struct QueueRow {
     pub what: String,
     /// `owner/name` of its repository.
     pub repository: String,
+    /// Numeric id of its repository; 0 for work that a person handed in.
+    #[serde(default)]
+    pub repository_id: u64,
     /// State.
     pub state: String,
+    /// The commit whose approval would let it in, when one would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approve_head: Option<String>,
+    /// The pipeline that it belongs to, when it belongs to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<PipelineId>,
     /// Since when it waits.
     pub since: Timestamp,
     /// Place in the queue, from 1, when it waits for capacity.
@@ -200,6 +211,9 @@ pub struct TokenRequest {
     pub role: Role,
     /// Ends after this many seconds; absent = never.
     pub expires_in_seconds: Option<u64>,
+    /// Repositories, by numeric id, that its role is limited to; empty = the whole farm.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub repositories: BTreeSet<u64>,
 }
 
 /// A new API token. Shown once.
@@ -224,6 +238,9 @@ pub struct TokenView {
     /// When it was revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
+    /// Repositories, by numeric id, that its role is limited to; empty = the whole farm.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub repositories: BTreeSet<u64>,
 }
 
 /// What the farm is set up with. Neither access nor the addresses that sources are fetched from are part of it.
@@ -264,6 +281,26 @@ pub struct RepositoryView {
     pub channel: forgeyard_model::ChannelName,
 }
 
+/// A configuration that the farm ran with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ConfigVersionView {
+    /// Number, from 1.
+    pub number: u64,
+    /// Digest that decisions are journalled with.
+    pub digest: forgeyard_model::Digest,
+    /// Since when.
+    pub at: Timestamp,
+    /// Who started the farm with it, as far as that is known.
+    pub by: String,
+    /// The version that it repeats, when it is an older one again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<u64>,
+    /// The configuration itself, as JSON text for people; absent in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
 /// A piece of a log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -296,6 +333,54 @@ pub struct RerunRequest {
     /// Refuse anything but a test on its kept artifact.
     #[serde(default)]
     pub test_only: bool,
+}
+
+/// Somebody says whether a head may run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JudgeRequest {
+    /// The commit that was looked at. Another one than the head is refused.
+    pub head_sha: String,
+    /// Why, for the audit trail and the check run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// By which way it is said.
+    #[serde(default = "by_api")]
+    pub how: Way,
+}
+
+const fn by_api() -> Way {
+    Way::Api
+}
+
+/// Somebody accepts the terms of service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TermsRequest {
+    /// The version that was read. Only the one that counts now can be accepted.
+    pub version: u32,
+    /// For whom, by numeric id: an admin records what a person said elsewhere. Absent = the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<u64>,
+    /// By which way it is said.
+    #[serde(default = "by_api")]
+    pub how: Way,
+}
+
+/// What terms of service there are, and where the caller stands.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TermsView {
+    /// The version that counts; 0 = there are no terms.
+    pub version: u32,
+    /// Where they can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The caller, when it is a person of a forge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<forgeyard_model::forge::Person>,
+    /// The newest version that the caller accepted; 0 = none.
+    pub accepted: u32,
 }
 
 /// A request that needs a reason.
@@ -335,6 +420,24 @@ pub struct AccessAnswer {
     /// What it decides, with evidence.
     #[serde(flatten)]
     pub decision: forgeyard_model::access::Decision,
+    /// Whether the person may approve commits of others there.
+    pub approval: ApprovalAnswer,
+    /// The person's role in this farm for the repository, and the rule that gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+/// Whether somebody may approve commits of others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ApprovalAnswer {
+    /// Whether.
+    pub may: bool,
+    /// By which rule, or why not.
+    pub evidence: Vec<String>,
+    /// What to do, when not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
 }
 
 /// The farm's public key.

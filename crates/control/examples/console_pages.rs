@@ -8,7 +8,7 @@ mod farm;
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_control::console::{
     Shell, Theme, access, artifacts, assets, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, job, log::LogWindow, pipeline, pipelines, queue, sites, status,
+    environments, job, log::LogWindow, pipeline, pipelines, queue, sites, status, terms,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::principal::Role;
@@ -118,16 +118,20 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
         ("channels", channels::channels(shell, std::slice::from_ref(&channel))),
         ("channel", channels::channel(shell, &channel)),
         ("environments", environments::environments(shell, done.environment.as_slice())),
-        ("access", access::access(shell, &farm::access(), &question, Some(&deny), None)),
-        ("access-allowed", access::access(shell, &farm::access(), &question, Some(&allow), None)),
+        ("access", access::access(shell, &farm::access(), &question, Some(&farm::answered(deny)), None)),
+        (
+            "access-allowed",
+            access::access(shell, &farm::access(), &question, Some(&farm::answered(allow)), None),
+        ),
         ("access-empty", access::access(shell, &Access::default(), &access::Question::default(), None, None)),
+        ("terms", terms::terms(shell, &farm::terms("tomas-dev"))),
         ("queue", queue::queue(shell, &farm::queue())),
         ("queue-empty", queue::queue(shell, &[])),
         ("deliveries", deliveries::deliveries(shell, &farm::deliveries(), &pager)),
         ("audit", audit::audit(shell, &farm::events(), "", &pager)),
         ("status", status::status(stranger, &farm::status(true))),
         ("status-empty", status::status(stranger, &farm::empty_status())),
-        ("login", entry::login(stranger, "/pipelines", None)),
+        ("login", entry::login(stranger, "/pipelines", &["github".to_owned()], None)),
         ("error", entry::error(shell, &error)),
         ("not-found", entry::not_found(shell, "/pipelines/pipe_01")),
     ];

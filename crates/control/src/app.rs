@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::forges::Connections;
+use crate::http::console::Logins;
 use crate::keys::Keys;
 use crate::sealed::Sealed;
 use forgeyard_blobs::BlobStore;
@@ -34,6 +35,8 @@ pub struct App {
     pub forges: Connections,
     /// Configurations of runners that their machines have not begun to use.
     pub sealed: Sealed,
+    /// Sign-ins by a forge that are under way.
+    pub logins: Arc<Logins>,
     /// Keys and tokens.
     pub keys: Arc<Keys>,
     /// The time.

@@ -12,9 +12,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
-use forgeyard_model::Digest;
-use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
+use forgeyard_engine::gate::standing;
+use forgeyard_model::approval::Approver;
+use forgeyard_model::forge::Person;
+use forgeyard_model::principal::{Principal, PrincipalKind, Role, Standing};
 use forgeyard_model::site::Site;
+use forgeyard_model::{Digest, Id as _, PrincipalId};
+use std::collections::BTreeMap;
 
 /// Name of the console's cookie.
 pub const COOKIE: &str = "forgeyard";
@@ -22,28 +26,93 @@ pub const COOKIE: &str = "forgeyard";
 /// Header by which a script of our own pages shows where it comes from.
 pub const CSRF_HEADER: &str = "x-forgeyard-csrf";
 
-/// Who calls, as far as roles go.
+/// Who calls, as far as roles go. As an argument of a handler it is somebody with a role in the whole farm; whoever has
+/// roles in single repositories only is a [`Member`], so that what does not ask for the repository is closed to them.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// The principal, for the audit trail.
     pub principal: Principal,
-    /// What it may do.
+    /// What it may do in the whole farm.
     pub role: Role,
+    /// Where it may do what.
+    pub standing: Standing,
+    /// Roles at the forge by repository, as they were read at the sign-in of a person.
+    pub forge_roles: BTreeMap<u64, String>,
     /// The session cookie, when there is one: its forms must carry the token that belongs to it.
     pub cookie: Option<String>,
 }
 
+/// Somebody with a role anywhere. The handler asks where.
+#[derive(Debug, Clone)]
+pub struct Member(pub Caller);
+
 impl Caller {
-    /// Refuses callers below this role.
+    fn shown(&self) -> String {
+        match self.principal.kind {
+            PrincipalKind::Person { id } => format!("{} (id {id})", self.principal.name),
+            _ => format!("the token `{}`", self.principal.name),
+        }
+    }
+
+    fn too_low(&self, role: Role, has: Option<Role>, place: &str) -> HttpError {
+        let has = has.map_or_else(|| "no role".to_owned(), |role| role.to_string());
+        let text = format!("this needs the role {role}{place}; {} has {has}", self.shown());
+        let hint = match self.principal.kind {
+            PrincipalKind::Person { id } => {
+                format!("ask an operator for a member rule in the access file that names id {id}")
+            }
+            _ => "ask an admin for a token with that role: `forgeyard token new`".to_owned(),
+        };
+        ApiError::new(ErrorKind::Forbidden, "auth.role", text).hint(hint).into()
+    }
+
+    /// Refuses callers below this role in the whole farm.
     pub fn need(&self, role: Role) -> Result<(), HttpError> {
-        if self.role >= role {
+        if self.standing.farm >= Some(role) {
             return Ok(());
         }
-        let text =
-            format!("this needs the role {role}; the token `{}` has {}", self.principal.name, self.role);
-        Err(ApiError::new(ErrorKind::Forbidden, "auth.role", text)
-            .hint("ask an admin for a token with that role: `forgeyard token new`")
-            .into())
+        Err(self.too_low(role, self.standing.farm, ""))
+    }
+
+    /// Refuses callers below this role in a repository; 0 is work that a person handed in, which is the whole farm's.
+    pub fn need_in(&self, repository: u64, role: Role) -> Result<(), HttpError> {
+        let has = self.standing.role_in(repository);
+        if has >= Some(role) {
+            return Ok(());
+        }
+        let place = if repository == 0 { String::new() } else { format!(" in repository {repository}") };
+        Err(self.too_low(role, has, &place))
+    }
+
+    /// Whether what belongs to a repository is shown.
+    pub fn sees(&self, repository: u64) -> bool {
+        self.standing.role_in(repository).is_some()
+    }
+
+    /// Who this is when it judges a head of a repository.
+    pub fn approver(&self, app: &App, repository: u64) -> Approver {
+        match self.principal.kind {
+            PrincipalKind::Person { id } => {
+                let person = Person { id, login: self.principal.name.clone() };
+                let at_forge = self.forge_roles.get(&repository);
+                let role = at_forge.and_then(|name| app.config().access.forge_roles.get(name)).copied();
+                Approver { person, token: None, role }
+            }
+            _ => Approver {
+                person: Person { id: 0, login: self.principal.name.clone() },
+                token: Some(self.principal.id),
+                role: None,
+            },
+        }
+    }
+}
+
+/// A person of a forge, as a principal.
+pub fn person(person: &Person) -> Principal {
+    Principal {
+        id: PrincipalId::from_bits(u128::from(person.id) << 1 | 1),
+        name: person.login.clone(),
+        kind: PrincipalKind::Person { id: person.id },
     }
 }
 
@@ -62,25 +131,60 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// The session cookie of a request, whatever it is worth.
 pub fn cookie(headers: &HeaderMap) -> Option<&str> {
+    cookie_named(headers, COOKIE)
+}
+
+/// A cookie of a request.
+pub fn cookie_named<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     all.flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(name, _)| *name == COOKIE)
+        .find(|(name, _)| *name == wanted)
         .map(|(_, value)| value)
 }
 
-/// The caller with this token, when it is valid now.
-pub fn caller(app: &App, digest: &Digest) -> Option<Caller> {
+/// The caller with this token, when it is valid now; else why it is not. Whoever shows a token that was good once may know
+/// what became of it.
+pub fn known(app: &App, digest: &Digest) -> Result<Caller, HttpError> {
     let now = app.clock.now();
     let farm = app.core.read();
-    let token: &ApiToken = farm.tokens.get(digest)?;
-    let over = token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now);
-    match token.principal.kind {
-        PrincipalKind::Token { role } if !over => {
-            Some(Caller { principal: token.principal.clone(), role, cookie: None })
-        }
-        _ => None,
+    let Some(token) = farm.tokens.get(digest) else {
+        return Err(unauthenticated("auth.unknown_token", "the token is unknown, revoked or over"));
+    };
+    let name = &token.principal.name;
+    let over = |code: &str, text: String| {
+        let error = ApiError::new(ErrorKind::Unauthenticated, code, text);
+        Err(HttpError(error.hint("ask an admin for another one: `forgeyard token new`")))
+    };
+    if let Some(at) = token.revoked_at {
+        return over("auth.token_revoked", format!("the token `{name}` was revoked at {at}"));
     }
+    if let Some(end) = token.expires_at.filter(|end| *end <= now) {
+        return over("auth.token_over", format!("the token `{name}` was good until {end}"));
+    }
+    let standing = match token.principal.kind {
+        PrincipalKind::Token { role } if token.repositories.is_empty() => {
+            Standing { farm: Some(role), repositories: BTreeMap::new() }
+        }
+        PrincipalKind::Token { role } => {
+            let repositories = token.repositories.iter().map(|id| (*id, role)).collect();
+            Standing { farm: None, repositories }
+        }
+        PrincipalKind::Person { id } => standing::of(app.config(), id, &token.forge_roles),
+        PrincipalKind::Site | PrincipalKind::Agent | PrincipalKind::Farm => Standing::default(),
+    };
+    Ok(Caller {
+        principal: token.principal.clone(),
+        role: standing.highest().unwrap_or(Role::Viewer),
+        standing,
+        forge_roles: token.forge_roles.clone(),
+        cookie: None,
+    })
+}
+
+/// The same, for whoever does not need to know why not.
+pub fn caller(app: &App, digest: &Digest) -> Option<Caller> {
+    known(app, digest).ok()
 }
 
 /// The caller of a console session. Only reads may follow from this alone.
@@ -115,17 +219,25 @@ impl FromRequestParts<App> for Caller {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, HttpError> {
+        let Member(found) = Member::from_request_parts(parts, app).await?;
+        found.need(Role::Viewer)?;
+        Ok(found)
+    }
+}
+
+impl FromRequestParts<App> for Member {
+    type Rejection = HttpError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, HttpError> {
         if let Some(token) = bearer(&parts.headers) {
-            return caller(app, &Digest::of(token.as_bytes())).ok_or_else(|| {
-                unauthenticated("auth.unknown_token", "the token is unknown, revoked or over")
-            });
+            return known(app, &Digest::of(token.as_bytes())).map(Member);
         }
         let found = session(app, &parts.headers)?;
         if !parts.method.is_safe() {
             let sent = parts.headers.get(CSRF_HEADER).and_then(|value| value.to_str().ok());
             check_csrf(app, found.cookie.as_deref().unwrap_or_default(), sent)?;
         }
-        Ok(found)
+        Ok(Member(found))
     }
 }
 

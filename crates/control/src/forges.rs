@@ -4,7 +4,7 @@
 //! that forge is refused with an explanation, and never tried without credentials.
 
 use forgeyard_forges::github::scaleset::ScaleSets;
-use forgeyard_forges::github::{Github, RepositoryPath, Target};
+use forgeyard_forges::github::{Github, LoginApp, RepositoryPath, Target};
 use forgeyard_model::forge::Repository;
 use forgeyard_model::{Explanation, ForgeName, Secret};
 use std::collections::BTreeMap;
@@ -112,6 +112,12 @@ impl Connection {
 pub struct Connections {
     all: Arc<BTreeMap<ForgeName, Arc<Connection>>>,
     secrets: Arc<BTreeMap<ForgeName, Vec<Secret>>>,
+    logins: Arc<BTreeMap<ForgeName, LoginApp>>,
+}
+
+/// Forges with which people sign in, by name.
+pub fn names(app: &crate::app::App) -> Vec<String> {
+    app.forges.logins.keys().map(ToString::to_string).collect()
 }
 
 impl Connections {
@@ -120,7 +126,7 @@ impl Connections {
         let all = all
             .into_iter()
             .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
-        Self { all: Arc::new(all.collect()), secrets: Arc::default() }
+        Self { all: Arc::new(all.collect()), secrets: Arc::default(), logins: Arc::default() }
     }
 
     /// The same, which trusts webhooks of this forge that are signed with any of these. Each App has its own secret, and
@@ -140,6 +146,17 @@ impl Connections {
     pub fn names(&self) -> impl Iterator<Item = &ForgeName> {
         let silent = self.all.keys().filter(|name| !self.secrets.contains_key(name));
         self.secrets.keys().chain(silent)
+    }
+
+    /// The same, with the Apps by which people sign in.
+    #[must_use]
+    pub fn with_logins(self, logins: impl IntoIterator<Item = (ForgeName, LoginApp)>) -> Self {
+        Self { logins: Arc::new(logins.into_iter().collect()), ..self }
+    }
+
+    /// The App by which people sign in with a forge.
+    pub fn login(&self, forge: &ForgeName) -> Option<&LoginApp> {
+        self.logins.get(forge)
     }
 
     /// The connection to a forge, or what a person does to have one.

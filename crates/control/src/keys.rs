@@ -9,7 +9,8 @@ use ed25519_dalek::SigningKey;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _};
 use forgeyard_model::attempt::Attempt;
-use forgeyard_model::{AttemptId, Digest, Secret};
+use forgeyard_model::runner::Runner;
+use forgeyard_model::{AttemptId, Digest, RunnerId, Secret};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use std::io;
@@ -93,6 +94,16 @@ impl Keys {
         token.split_once('.').and_then(|(id, _)| id.parse().ok())
     }
 
+    /// The one-shot token of a machine that was made before there was an attempt for it.
+    pub fn runner_token(&self, runner: &Runner) -> String {
+        format!("{}.{}", runner.id, self.mac("runner", &runner.id.to_string()))
+    }
+
+    /// Reads a one-shot token of a machine: the machine that it names, and the tag to compare.
+    pub fn read_runner_token(token: &str) -> Option<RunnerId> {
+        token.split_once('.').and_then(|(id, _)| id.parse().ok())
+    }
+
     /// Token of the calls of one agent.
     pub fn session_token(&self, attempt: &Attempt, nonce: &str) -> String {
         self.mac("session", &format!("{} {} {nonce}", attempt.id, attempt.fence))
@@ -123,6 +134,12 @@ impl Keys {
 /// Compares two texts in constant time.
 pub fn same(a: &str, b: &str) -> bool {
     a.as_bytes().ct_eq(b.as_bytes()).into()
+}
+
+/// 43 characters that nobody guesses: states and verifiers of sign-ins.
+pub(crate) fn nonce() -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
 }
 
 /// A new API token.

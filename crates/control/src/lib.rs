@@ -18,6 +18,7 @@ pub mod core;
 pub mod demand;
 pub mod effect;
 pub mod forges;
+pub mod history;
 pub mod http;
 pub mod keys;
 pub mod logs;

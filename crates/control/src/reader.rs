@@ -1,8 +1,10 @@
 //! Reading stored deliveries: raw bodies become meanings, and meanings become decisions.
 
 use crate::app::App;
+use crate::auth::person;
 use crate::core::farm;
 use forgeyard_formats::webhook;
+use forgeyard_model::forge::Meaning;
 use forgeyard_model::input::Input;
 use forgeyard_model::{Explanation, delivery};
 use std::time::Duration;
@@ -46,8 +48,13 @@ async fn read(app: &App, guid: &str) -> bool {
         (Some(body), Ok(forge)) => webhook::read(&forge, &event, &body),
         _ => Err(Explanation::new("delivery.no_body", "the stored body is missing")),
     };
+    // What a person asks for is theirs in the audit trail; the forge's signature vouches for who it is.
+    let by = match &meaning {
+        Ok(Meaning::Pressed(press)) => person(&press.sender),
+        _ => farm(),
+    };
     let input = Input::DeliveryRead { guid: guid.to_owned(), meaning };
-    match app.core.give(input, farm()).await {
+    match app.core.give(input, by).await {
         Ok(_) => true,
         Err(error) => {
             tracing::warn!(%guid, %error, "what a delivery says was not taken");

@@ -7,7 +7,7 @@ use crate::forges::Connections;
 use crate::http::people;
 use crate::keys::Keys;
 use crate::sealed::Sealed;
-use crate::{collector, demand, effect, http, reader};
+use crate::{collector, demand, effect, history, http, reader};
 use forgeyard_api::people::TokenRequest;
 use forgeyard_blobs::BlobStore;
 use forgeyard_db::Store;
@@ -54,6 +54,8 @@ pub struct Options {
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
+    /// Who starts it, for the history of the configuration.
+    pub started_by: String,
     /// The time.
     pub clock: Clock,
     /// Renders `/metrics`.
@@ -99,6 +101,9 @@ pub enum Error {
     /// Serving.
     #[error("serving HTTP")]
     Http(#[source] std::io::Error),
+    /// The configuration could not be written into its history.
+    #[error("the history of the configuration: {0}")]
+    Adopt(String),
     /// The first admin token could not be made known.
     #[error("the admin token: {0}")]
     Admin(String),
@@ -141,6 +146,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         git: GitSource::new(options.data.join("sources")),
         forges: options.forges,
         sealed,
+        logins: Arc::default(),
         keys,
         clock: options.clock,
         webhook_secret: options.webhook_secret,
@@ -151,6 +157,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         stop: stop.clone(),
     };
     let first_start = admin(&app).await?;
+    adopt(&app, options.started_by).await?;
     work(&app, &stop);
     tokio::spawn(collector::run(app.clone(), stop.clone()));
     let lost = tokio::spawn(renew(Arc::clone(&options.store), epoch, stop.clone()));
@@ -216,6 +223,17 @@ async fn renew(store: Arc<dyn Store>, epoch: u64, stop: CancellationToken) -> Op
     }
 }
 
+/// Says under which configuration the farm runs from now on, and ends what it no longer allows.
+async fn adopt(app: &App, by: String) -> Result<(), Error> {
+    let config = app.config();
+    let wrong = |error: String| Error::Adopt(error);
+    let text = history::kept(config).map_err(|error| wrong(error.to_string()))?;
+    let repeats = history::repeats(app, config.digest()).await?;
+    let input = Input::ConfigAdopted { text, started_by: by, repeats };
+    app.core.give(input, core::farm()).await.map_err(|error| wrong(error.to_string()))?;
+    Ok(())
+}
+
 /// Makes the admin token known, so that there is a first way in.
 async fn admin(app: &App) -> Result<bool, Error> {
     let (token, new) = app.keys.admin_token()?;
@@ -223,7 +241,12 @@ async fn admin(app: &App) -> Result<bool, Error> {
     if app.core.read().tokens.contains_key(&digest) {
         return Ok(new);
     }
-    let request = TokenRequest { name: "admin".to_owned(), role: Role::Admin, expires_in_seconds: None };
+    let request = TokenRequest {
+        name: "admin".to_owned(),
+        role: Role::Admin,
+        expires_in_seconds: None,
+        repositories: Default::default(),
+    };
     let issued = people::issue(app, core::farm(), token.expose(), &request).await;
     issued.map_err(|error| Error::Admin(error.0.to_string()))?;
     Ok(new)

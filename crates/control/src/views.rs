@@ -1,5 +1,7 @@
 //! What is put together for reading, from the replica and from the database: the same for API, console and CLI.
 
+pub mod pools;
+
 use crate::app::App;
 use crate::http::error::{self, HttpError};
 use forgeyard_api::people::{DemandView, JobView, Outlook, PipelineView, QueueRow, SiteStatus, Status, Why};
@@ -11,7 +13,7 @@ use forgeyard_engine::queue::predict::Foresight;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::DeviceState;
-use forgeyard_model::job::{Job, JobKind, JobState};
+use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::{ArtifactId, DemandId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
 use std::collections::BTreeMap;
 
@@ -133,7 +135,11 @@ pub fn queue(seen: &Foresight<'_>, most: usize) -> Vec<QueueRow> {
                 id: job.id.to_string(),
                 what: job.key.clone(),
                 repository: pipeline.event.repository.name.clone(),
+                repository_id: pipeline.event.repository.id,
                 state: job.state.name().to_owned(),
+                approve_head: matches!(job.state, JobState::Held(Hold::Approval { .. }))
+                    .then(|| pipeline.event.head_sha.clone()),
+                pipeline: Some(pipeline.id),
                 since: job.since,
                 position: answer.outlook.as_ref().map(|seen| seen.position),
                 outlook: answer.outlook.map(outlook),
@@ -155,7 +161,11 @@ fn demand_row(seen: &Foresight<'_>, demand: &Demand) -> QueueRow {
         id: demand.id.to_string(),
         what: demand.name.clone(),
         repository: demand.repository.name.clone(),
+        repository_id: demand.repository.id,
         state: demand.state.name().to_owned(),
+        approve_head: matches!(demand.state, DemandState::Held { until: None, .. })
+            .then(|| demand.head().to_owned()),
+        pipeline: None,
         since: demand.created_at,
         position: answer.outlook.as_ref().map(|seen| seen.position),
         outlook: answer.outlook.map(outlook),

@@ -4,6 +4,7 @@
 
 mod plane;
 
+use forgeyard_api::agent::{VERSION, Wait, Waited};
 use forgeyard_api::error::ErrorKind;
 use forgeyard_blobs::MemoryStore;
 use forgeyard_control::clock::Clock;
@@ -66,6 +67,62 @@ async fn token_is_redeemed_again_by_the_same_nonce_until_the_first_heartbeat_and
     assert_eq!((late.kind, late.code.as_str()), (ErrorKind::Forbidden, "token.replayed"));
     // The agent itself goes on.
     agent.client.heartbeat(&agent.session, Some("plan")).await.unwrap();
+    plane.stop().await;
+}
+
+/// Asks for work, with the token of a machine that waits.
+fn wait(token: &str, nonce: &str, wait_seconds: u64) -> Wait {
+    Wait { version: VERSION, token: token.to_owned(), nonce: nonce.to_owned(), wait_seconds }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_waits_is_told_when_there_is_work_and_then_redeems_its_token() {
+    let repository = Repository::new();
+    let mut setup = Setup::new().with_source(&repository.source());
+    setup.config.pools[0].warm = 1;
+    setup.config.pools[0].warm_flavor = Some("cpu".parse().unwrap());
+    let plane = setup.start().await;
+    let mut site = Site::join(&plane).await;
+    let machine = next_machine(&mut site, None).await;
+    assert_eq!(machine.attempt, None, "it is there before any job");
+    let client = agent::client(&plane.url);
+    // There is nothing to redeem yet, and a made-up token opens nothing.
+    let early = refused(client.redeem(&redeem(&machine.token, "my own nonce")).await);
+    assert_eq!((early.kind, early.code.as_str()), (ErrorKind::Conflict, "token.no_work"));
+    let forged = format!("{}.00", machine.runner);
+    assert_eq!(refused(client.wait(&wait(&forged, "my own nonce", 0)).await).code, "token.unknown");
+    assert_eq!(client.wait(&wait(&machine.token, "my own nonce", 0)).await.unwrap(), Waited::Nothing);
+    let thief = refused(client.wait(&wait(&machine.token, "another nonce", 0)).await);
+    assert_eq!((thief.kind, thief.code.as_str()), (ErrorKind::Forbidden, "token.replayed"));
+    // One long question is answered when a job comes.
+    let question = wait(&machine.token, "my own nonce", 25);
+    let asked = tokio::spawn(async move { client.wait(&question).await });
+    plane.begin("push", &repository.pushed(&repository.head())).await;
+    assert_eq!(asked.await.unwrap().unwrap(), Waited::Work);
+    let client = agent::client(&plane.url);
+    let thief = refused(client.redeem(&redeem(&machine.token, "another nonce")).await);
+    assert_eq!((thief.kind, thief.code.as_str()), (ErrorKind::Forbidden, "token.replayed"));
+    let agent = Agent::redeem(&plane.url, &machine, "my own nonce").await;
+    assert_eq!(agent.step(), "plan");
+    agent.client.heartbeat(&agent.session, Some("plan")).await.unwrap();
+    let pool = plane.client.pool(&"local".parse().unwrap()).await.unwrap();
+    assert_eq!(pool.busy, 1, "{pool:?}");
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_drains_and_resumes_a_pool_and_a_viewer_sees_it() {
+    let plane = Setup::new().start().await;
+    let local = "local".parse().unwrap();
+    plane.client.drain_pool(&local, true).await.unwrap();
+    let pools = plane.client.pools().await.unwrap();
+    assert_eq!(pools[0].trouble.as_ref().unwrap().code, "queue.pool_draining");
+    plane.client.drain_pool(&local, false).await.unwrap();
+    plane.client.reset_pool(&local).await.unwrap();
+    let pool = plane.client.pool(&local).await.unwrap();
+    assert!(pool.drain.is_none() && pool.trouble.is_none() && pool.launches == 100, "{pool:?}");
+    let unknown = refused(plane.client.drain_pool(&"nowhere".parse().unwrap(), true).await);
+    assert_eq!(unknown.code, "pool.not_found");
     plane.stop().await;
 }
 

@@ -14,7 +14,12 @@ use plane::site::{Site, join_request};
 use plane::{Answer, Plane, Setup, refused};
 
 async fn with_role(plane: &Plane, role: Role) -> Client {
-    let request = TokenRequest { name: format!("{role}"), role, expires_in_seconds: None };
+    let request = TokenRequest {
+        name: format!("{role}"),
+        role,
+        expires_in_seconds: None,
+        repositories: Default::default(),
+    };
     let token = plane.client.issue_token(&request).await.unwrap().token;
     Client::new(&plane.url, Some(Secret::new(token)), &HttpOptions::default()).unwrap()
 }
@@ -33,7 +38,12 @@ async fn each_role_is_held_to_what_it_may() {
     assert_eq!(refused(maintainer.drain(site, true).await).kind, ErrorKind::Forbidden);
     let operator = with_role(&plane, Role::Operator).await;
     assert_eq!(refused(operator.drain(site, true).await).kind, ErrorKind::NotFound);
-    let request = TokenRequest { name: "x".to_owned(), role: Role::Admin, expires_in_seconds: None };
+    let request = TokenRequest {
+        name: "x".to_owned(),
+        role: Role::Admin,
+        expires_in_seconds: None,
+        repositories: Default::default(),
+    };
     assert_eq!(refused(operator.issue_token(&request).await).kind, ErrorKind::Forbidden);
     plane.stop().await;
 }
@@ -42,7 +52,12 @@ async fn each_role_is_held_to_what_it_may() {
 async fn nobody_without_a_valid_token_gets_in_not_even_from_loopback() {
     let mut setup = Setup::new();
     let plane = setup.start().await;
-    let request = TokenRequest { name: "brief".to_owned(), role: Role::Admin, expires_in_seconds: Some(0) };
+    let request = TokenRequest {
+        name: "brief".to_owned(),
+        role: Role::Admin,
+        expires_in_seconds: Some(0),
+        repositories: Default::default(),
+    };
     let over = plane.client.issue_token(&request).await.unwrap().token;
     for token in ["", "fy_wrong", &over] {
         let answer =

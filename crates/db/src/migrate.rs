@@ -60,6 +60,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     same!(14, "0014_settings_are_kept"),
     two!(15, "0015_demands_have_launches"),
     same!(16, "0016_the_ledger_sums_up"),
+    two!(17, "0017_pools_are_remembered"),
+    same!(18, "0018_people_approve_and_accept"),
 ];
 
 impl Migration {

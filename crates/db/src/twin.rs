@@ -296,8 +296,8 @@ impl State {
                 Row::Attempt(row) => Some(row.owner.to_string()),
                 Row::Artifact(row) => Some(row.pipeline.to_string()),
                 Row::Environment(row) => Some(row.pipeline.to_string()),
-                Row::Runner(row) => owner_of(row.attempt),
-                Row::Lease(row) => owner_of(row.attempt),
+                Row::Runner(row) => row.work.attempt().and_then(owner_of),
+                Row::Lease(row) => row.attempt.and_then(owner_of),
                 Row::Effect(row) => match &row.effect {
                     Effect::FetchSource { pipeline } | Effect::Promote { pipeline, .. } => {
                         Some(pipeline.to_string())
@@ -342,8 +342,23 @@ impl State {
                 _ => {}
             }
         }
+        let newest_config = self
+            .of_kind("config")
+            .filter_map(|row| match row {
+                Row::Config(config) => Some(config.number),
+                _ => None,
+            })
+            .max();
         let wanted = |row: &Row| match row {
-            Row::Site(_) | Row::Device(_) | Row::Channel(_) | Row::Token(_) | Row::Ledger(_) => true,
+            Row::Site(_)
+            | Row::Device(_)
+            | Row::Channel(_)
+            | Row::Token(_)
+            | Row::Ledger(_)
+            | Row::Pool(_)
+            | Row::Approval(_)
+            | Row::Acceptance(_) => true,
+            Row::Config(config) => newest_config == Some(config.number),
             Row::Delivery(delivery) => lately(row) || started.contains(delivery.guid.as_str()),
             Row::Demand(_) | Row::Pipeline(_) | Row::Job(_) | Row::Attempt(_) | Row::Artifact(_) => {
                 parent(row).is_some_and(|key| owners.contains(&key))

@@ -20,6 +20,7 @@ job.waits_for: approval artifacts inspection retry source
 lease.state: claimed ended held releasing written_off
 pipeline.lane: fork_pr protected same_repo_pr
 pipeline.state: canceled environment failed promoting running succeeded
+pool.breaker: closed half_open open probing
 runner.state: booting busy creating deleted deleting draining failed kept leaving ready registered requested
 token.principal: agent farm person site token";
 
@@ -30,7 +31,7 @@ fn states_are_spelled_as_rows_that_exist_spell_them() {
     for _ in 0..500 {
         for row in samples.farm() {
             let json = serde_json::to_value(&row).unwrap();
-            for field in ["state", "token", "waits_for", "outcome", "effect", "kind", "lane"] {
+            for field in ["state", "token", "waits_for", "outcome", "effect", "kind", "lane", "breaker"] {
                 // A digest is no state.
                 if let Some(text) = json[field].as_str().filter(|text| !text.contains(':')) {
                     seen.entry(format!("{}.{field}", row.kind())).or_default().insert(text.to_owned());

@@ -3,13 +3,14 @@
 use crate::demand;
 use crate::ending;
 use crate::lifecycle::{AttemptEvent, JobEvent, RunnerEvent};
+use crate::pools;
 use crate::tx::Tx;
 use crate::verdict::{self, Ending};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::job::{JobKind, JobState};
-use forgeyard_model::runner::RunnerState;
+use forgeyard_model::runner::{RunnerState, RunnerWork};
 use forgeyard_model::verdict::{ExitFacts, Hit, LogLine};
 use forgeyard_model::{ArtifactId, AttemptId, Digest, Id};
 
@@ -35,10 +36,13 @@ pub(crate) fn live(tx: &Tx<'_>, id: AttemptId, fence: Option<u32>) -> Result<Att
 /// A one-shot token is redeemed: again for the same nonce until the first heartbeat, never for another.
 pub(crate) fn redeemed(tx: &mut Tx<'_>, id: AttemptId, nonce: String) -> Result<Reply, Refusal> {
     let mut attempt = live(tx, id, None)?;
+    let machine = tx.runner(attempt.runner)?;
+    // A machine that waited for the attempt has an agent already.
+    let other = matches!(&machine.work, RunnerWork::Handed { nonce: known, .. } if *known != nonce);
     match &attempt.token {
-        TokenState::Unused => {}
+        TokenState::Unused if !other => {}
         TokenState::Redeemed { nonce: known } if *known == nonce => return Ok(Reply::Unchanged),
-        TokenState::Redeemed { .. } | TokenState::Closed { .. } => {
+        TokenState::Unused | TokenState::Redeemed { .. } | TokenState::Closed { .. } => {
             return Err(Refusal::new(
                 RefusalKind::Forbidden,
                 "token.replayed",
@@ -52,6 +56,9 @@ pub(crate) fn redeemed(tx: &mut Tx<'_>, id: AttemptId, nonce: String) -> Result<
     let runner_id = attempt.runner;
     let (job, runner) = (tx.job(attempt.job)?, tx.runner(runner_id)?);
     tx.move_attempt(attempt, AttemptEvent::AttemptStarted, std::time::Duration::ZERO)?;
+    if runner.state.being_made() {
+        pools::launch::came_up(tx, &runner.pool, runner_id);
+    }
     if !matches!(runner.state, RunnerState::Kept { .. }) {
         tx.move_runner(runner, RunnerEvent::RunnerRegistered, RunnerState::Registered)?;
     }

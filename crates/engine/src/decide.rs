@@ -1,7 +1,9 @@
 //! The one door: an input is accepted whole or refused whole.
 
 use crate::tx::Tx;
-use crate::{Ctx, Farm, agents, deliveries, demand, outbox, people, placement, sites, time};
+use crate::{
+    Ctx, Farm, agents, approvals, deliveries, demand, outbox, people, placement, pools, sites, time,
+};
 use forgeyard_model::commit::Commit;
 use forgeyard_model::input::{Input, Refusal, Reply};
 
@@ -69,8 +71,12 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         }
         Input::DemandReported { source, jobs } => demand::reported(tx, source, jobs),
         Input::DemandGone { forge, job } => demand::gone(tx, &forge, job),
-        Input::DemandApproved { demand, head_sha, person } => {
-            demand::admit::approved(tx, demand, head_sha, person)
+        Input::HeadJudged { repository, head_sha, approve, reason, approver, how } => {
+            approvals::judged(tx, repository, head_sha, approve, reason, approver, how)
+        }
+        Input::TermsAccepted { person, version, how } => approvals::accepted(tx, person, version, how),
+        Input::ConfigAdopted { text, started_by, repeats } => {
+            approvals::adopted(tx, text, started_by, repeats)
         }
         Input::RunnerConfigFetched { attempt, fence } => demand::registration::fetched(tx, attempt, fence),
         Input::RunnerConfigLost { attempt, fence } => demand::registration::lost(tx, attempt, fence),
@@ -86,6 +92,9 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::QuarantineDevice { device, reason } => people::quarantine_device(tx, device, reason),
         Input::WriteOffLease { lease } => people::write_off(tx, lease),
         Input::KeepRunner { runner, reason } => people::keep(tx, runner, reason),
+        Input::WarmCalled { runner, nonce } => pools::warm::called(tx, runner, nonce),
+        Input::DrainPool { pool, drain } => pools::drain(tx, &pool, drain),
+        Input::ResetPool { pool } => pools::launch::reset(tx, &pool),
         Input::DrainSite { site, drain } => people::drain(tx, site, drain),
         Input::RunRequested { guid, source, file } => deliveries::run_requested(tx, guid, source, *file),
         Input::TokenIssued { token } => people::token_issued(tx, token),

@@ -3,9 +3,9 @@
 //! Events come late, twice, out of order or never. A GUID is processed once; a head that already has a pipeline for
 //! the same trigger is not started again.
 
+use crate::gate::Admitted;
 use crate::tx::{Tx, missing};
-use crate::{demand, gate, queue};
-use forgeyard_model::access::Decision;
+use crate::{approvals, demand, gate, queue};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::delivery::{Delivery, DeliveryState};
 use forgeyard_model::demand::Source;
@@ -59,6 +59,9 @@ pub(crate) fn read(
             let source = if delivery.times > 1 { Source::Redelivery } else { Source::Webhook };
             (DeliveryState::Settled { reason: demand::read(tx, source, *job)? }, Reply::Done)
         }
+        Ok(Meaning::Pressed(press)) => {
+            (DeliveryState::Settled { reason: approvals::pressed(tx, *press)? }, Reply::Done)
+        }
         Ok(Meaning::PullRequestClosed { repository, number }) => {
             let canceled = close(tx, &repository, number)?;
             let text = format!("pull request {number} was closed; {canceled} running pipelines were stopped");
@@ -85,7 +88,7 @@ fn settled(code: &str, text: impl Into<String>) -> DeliveryState {
 }
 
 /// Pools that native work of any kind may use, by name.
-fn resources(tx: &Tx<'_>) -> BTreeSet<String> {
+pub(crate) fn resources(tx: &Tx<'_>) -> BTreeSet<String> {
     let config = tx.config();
     let wanted = [
         &config.use_flavors.plan,
@@ -97,15 +100,19 @@ fn resources(tx: &Tx<'_>) -> BTreeSet<String> {
     wanted.into_iter().filter_map(serves).map(|pool| pool.name.to_string()).collect()
 }
 
-/// Asks the gate for every pool that the work would use; all must allow.
-fn gate_all(tx: &Tx<'_>, event: &ForgeEvent) -> Decision {
+/// Asks the gate for every pool that the work would use; all must allow. One that denies outweighs one that holds.
+fn gate_all(tx: &Tx<'_>, event: &ForgeEvent) -> Admitted {
     let config = tx.config();
     let repository = config.repository(&event.repository.forge, event.repository.id);
+    let approval = approvals::of_head(tx, &event.repository, &event.head_sha);
+    let access = approvals::access(tx);
     let mut all: Option<(Vec<String>, Lane, Isolation, Vec<String>)> = None;
+    let mut held: Option<Explanation> = None;
     for resource in resources(tx) {
-        match gate::decide(event, repository, &resource, &config.access, None) {
-            Decision::Deny { reason } => return Decision::Deny { reason },
-            Decision::Allow { by, lane, isolation, evidence } => {
+        match gate::admit(event, repository, &resource, &access, approval.as_ref()) {
+            Admitted::Deny { reason } => return Admitted::Deny { reason },
+            Admitted::Hold { reason } => held = held.or(Some(reason)),
+            Admitted::Allow { by, lane, isolation, evidence } => {
                 let entry = all.get_or_insert((Vec::new(), lane, isolation, Vec::new()));
                 entry.0.extend(by);
                 entry.1 = entry.1.min(lane);
@@ -114,31 +121,90 @@ fn gate_all(tx: &Tx<'_>, event: &ForgeEvent) -> Decision {
             }
         }
     }
+    if let Some(reason) = held {
+        return match approvals::refused(tx, &event.repository, &event.head_sha) {
+            Some(reason) => Admitted::Deny { reason },
+            None => Admitted::Hold { reason },
+        };
+    }
     match all {
         Some((mut by, lane, isolation, evidence)) => {
             by.sort();
             by.dedup();
-            Decision::Allow { by, lane, isolation, evidence }
+            Admitted::Allow { by, lane, isolation, evidence }
         }
-        None => Decision::Deny {
+        None => Admitted::Deny {
             reason: Explanation::new("gate.no_pool", "no pool offers the flavors that native work uses")
                 .fix("declare a pool with these flavors in forgeyard.toml"),
         },
     }
 }
 
-/// Starts a pipeline, or says why not.
+/// Starts a pipeline, or says why not. Where an approval would do, it is started and held.
 fn admit(tx: &mut Tx<'_>, guid: &str, event: ForgeEvent) -> Result<Result<PipelineId, Explanation>, Refusal> {
+    if let Trigger::PullRequest { number, .. } = event.trigger {
+        approvals::new_head(tx, &event.repository, number, &event.head_sha)?;
+    }
     if let Some(known) = same_work(tx, &event) {
         let text = format!("{known} already works on {} for the same trigger", event.head_sha);
         return Ok(Err(Explanation::new("delivery.already_started", text)));
     }
     match gate_all(tx, &event) {
-        Decision::Deny { reason } => Ok(Err(reason)),
-        Decision::Allow { by, lane, isolation, .. } => {
-            let pipeline = start(tx, guid, event, Admission { by, lane, isolation });
+        Admitted::Deny { reason } => Ok(Err(reason)),
+        Admitted::Hold { reason } => {
+            // Until somebody approves it, it is trusted as little as anything can be.
+            let admission = Admission { by: Vec::new(), lane: Lane::ForkPr, isolation: Isolation::Vm };
+            Ok(Ok(start(tx, guid, event, admission, Hold::Approval { reason })))
+        }
+        Admitted::Allow { by, lane, isolation, .. } => {
+            let pipeline = start(tx, guid, event, Admission { by, lane, isolation }, Hold::Source);
             tx.effect(pipeline, "source", Effect::FetchSource { pipeline });
             Ok(Ok(pipeline))
+        }
+    }
+}
+
+/// Asks the gate again about a pipeline that a forge's event started: one that is held may begin, one that is no longer
+/// allowed is stopped.
+pub(crate) fn reconsider(tx: &mut Tx<'_>, id: PipelineId) -> Result<(), Refusal> {
+    let mut pipeline = tx.pipeline(id)?;
+    if pipeline.event.trigger == Trigger::Manual || pipeline.state.ended() {
+        return Ok(());
+    }
+    let held = approvals::waits(tx, id);
+    match (gate_all(tx, &pipeline.event), held) {
+        (Admitted::Allow { by, lane, isolation, .. }, Some(job)) => {
+            (pipeline.allowed_by, pipeline.lane, pipeline.isolation) = (by, lane, isolation);
+            let name = pipeline.state.name();
+            tx.event("PipelineAllowed", id, Some(name), name, Some(format!("lane: {lane}")));
+            tx.put(pipeline);
+            let mut job = tx.job(job)?;
+            job.state = JobState::Held(Hold::Source);
+            job.since = tx.now();
+            job.deadline = deadline::job(&job.state).map(|limit| tx.now().plus(limit));
+            tx.put(job);
+            tx.effect(id, "source", Effect::FetchSource { pipeline: id });
+            Ok(())
+        }
+        (Admitted::Hold { reason }, Some(job)) => {
+            let mut job = tx.job(job)?;
+            let state = JobState::Held(Hold::Approval { reason });
+            if job.state != state {
+                job.state = state;
+                tx.put(job);
+            }
+            Ok(())
+        }
+        (Admitted::Deny { reason }, Some(job)) => crate::people::stop(tx, job, &reason.message),
+        (Admitted::Allow { .. }, None) => Ok(()),
+        (Admitted::Hold { reason } | Admitted::Deny { reason }, None) => {
+            let text = format!("no longer allowed: {}", reason.message);
+            let open: Vec<JobId> =
+                tx.farm().jobs_of(id).filter(|job| !job.state.ended()).map(|job| job.id).collect();
+            for job in open {
+                crate::people::stop(tx, job, &text)?;
+            }
+            Ok(())
         }
     }
 }
@@ -168,7 +234,7 @@ struct Admission {
     isolation: Isolation,
 }
 
-fn start(tx: &mut Tx<'_>, guid: &str, event: ForgeEvent, admission: Admission) -> PipelineId {
+fn start(tx: &mut Tx<'_>, guid: &str, event: ForgeEvent, admission: Admission, hold: Hold) -> PipelineId {
     let id: PipelineId = tx.new_id();
     let now = tx.now();
     let state = PipelineState::Running;
@@ -193,7 +259,7 @@ fn start(tx: &mut Tx<'_>, guid: &str, event: ForgeEvent, admission: Admission) -
         since: now,
         generation: 0,
     });
-    let plan = blank_job(tx, id, "plan", JobKind::Plan, JobState::Held(Hold::Source));
+    let plan = blank_job(tx, id, "plan", JobKind::Plan, JobState::Held(hold));
     tx.event("JobCreated", plan.id, None, plan.state.name(), None);
     tx.put(plan);
     id
@@ -264,7 +330,7 @@ pub(crate) fn run_requested(
         lane: Lane::SameRepoPr,
         isolation: Isolation::SharedKernel,
     };
-    let pipeline = start(tx, &guid, event, admission);
+    let pipeline = start(tx, &guid, event, admission, Hold::Source);
     let received_at = tx.now();
     tx.put(Delivery {
         guid,

@@ -2,7 +2,7 @@
 
 use crate::lifecycle::{AttemptEvent, DeviceEvent, JobEvent, LeaseEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::{completion, demand, queue, release, verdict};
+use crate::{completion, demand, pools, queue, release, verdict};
 use forgeyard_model::artifact::ArtifactKind;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::device::DeviceState;
@@ -57,6 +57,15 @@ pub(crate) fn end(
     queue::ledger::settle(tx, &attempt, &job, verdict.outcome, used);
     tx.move_attempt(attempt, AttemptEvent::AttemptEnded, used)?;
     let machine = tx.runner(runner)?;
+    if machine.state.being_made() {
+        if verdict.outcome == Outcome::Lost {
+            let said = || Explanation::new(verdict.class.clone().unwrap_or_default(), verdict.cause.clone());
+            pools::launch::did_not_come_up(tx, &machine, broken.clone().unwrap_or_else(said));
+        } else {
+            pools::launch::given_up(tx, &machine);
+        }
+    }
+    pools::used(tx, &machine.pool);
     match broken {
         Some(reason) if machine.state.live() => {
             tx.move_runner(machine, RunnerEvent::RunnerFailed, RunnerState::Failed { reason })?;

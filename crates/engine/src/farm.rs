@@ -4,6 +4,7 @@
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
 use crate::queue;
+use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
@@ -17,12 +18,13 @@ use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::lease::Lease;
 use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::pool::PoolRecord;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
 use forgeyard_model::{
     ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName,
-    JobId, LeaseId, Owner, PipelineId, RunnerId, SiteId, Timestamp,
+    JobId, LeaseId, Owner, PipelineId, PoolName, RunnerId, SiteId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,6 +65,14 @@ pub struct Farm {
     pub tokens: BTreeMap<Digest, ApiToken>,
     /// Running sums and durations.
     pub ledger: BTreeMap<String, LedgerRow>,
+    /// What is remembered of pools.
+    pub pools: BTreeMap<PoolName, PoolRecord>,
+    /// What was said of heads, by forge, repository and commit.
+    pub approvals: BTreeMap<String, HeadApproval>,
+    /// Accepted terms by numeric id of the person.
+    pub acceptances: BTreeMap<u64, Acceptance>,
+    /// Configurations by number; only the newest is sure to be here.
+    pub configs: BTreeMap<u64, ConfigVersion>,
     /// What is derived from the rows.
     pub index: Index,
 }
@@ -102,6 +112,8 @@ pub struct Index {
     pub live_attempts: BTreeSet<AttemptId>,
     /// Machines that may exist, by site.
     pub live_runners: BTreeSet<(SiteId, RunnerId)>,
+    /// Machines that may exist and wait for work.
+    pub warm: BTreeSet<RunnerId>,
     /// Leases that hold devices, by site.
     pub live_leases: BTreeSet<(SiteId, LeaseId)>,
     /// Deliveries that were not looked at.
@@ -222,6 +234,9 @@ entities! {
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {
         if row.state.live() {
             toggle(&mut index.live_runners, (row.site, row.id), add);
+            if row.work.is_warm() {
+                toggle(&mut index.warm, row.id, add);
+            }
         }
         if let Some(registration) = &row.registration {
             let name = (registration.repository.forge.clone(), registration.name.clone());
@@ -251,6 +266,10 @@ entities! {
     };
     ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};
     LedgerRow in ledger by String, |row| row.key.clone(), |row, index, add| index.books.enter(row, add);
+    PoolRecord in pools by PoolName, |row| row.name.clone(), |_, _, _| {};
+    HeadApproval in approvals by String, HeadApproval::key, |_, _, _| {};
+    Acceptance in acceptances by u64, |row| row.person.id, |_, _, _| {};
+    ConfigVersion in configs by u64, |row| row.number, |_, _, _| {};
 }
 
 impl Farm {
@@ -281,6 +300,10 @@ impl Farm {
             Row::Effect(row) => drop(self.place(row)),
             Row::Token(row) => drop(self.place(row)),
             Row::Ledger(row) => drop(self.place(row)),
+            Row::Pool(row) => drop(self.place(row)),
+            Row::Approval(row) => drop(self.place(row)),
+            Row::Acceptance(row) => drop(self.place(row)),
+            Row::Config(row) => drop(self.place(row)),
         }
     }
 
@@ -371,6 +394,10 @@ impl Farm {
         rows.extend(self.effects.values().cloned().map(Row::from));
         rows.extend(self.tokens.values().cloned().map(Row::from));
         rows.extend(self.ledger.values().cloned().map(Row::from));
+        rows.extend(self.pools.values().cloned().map(Row::from));
+        rows.extend(self.approvals.values().cloned().map(Row::from));
+        rows.extend(self.acceptances.values().cloned().map(Row::from));
+        rows.extend(self.configs.values().cloned().map(Row::from));
         rows
     }
 }

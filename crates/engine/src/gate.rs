@@ -19,8 +19,10 @@
 //! - **terms of service**: the newest version was accepted, when there are terms.
 //!
 //! Where subjects do not pass, an [`Approval`] of exactly this head commit stands in for all of them, when the approver
-//! passes the same grant and that grant names people or roles. (In a grant that is open to everybody everybody could
-//! approve.) An approval stands in for people, never for a class of events that is not covered.
+//! may approve. That is, for each grant by itself: whoever is in the grant's `approvers`; without `approvers`, whoever
+//! passes the grant, when it names people or roles (in a grant that is open to everybody everybody could approve); and
+//! always whoever has the role maintainer in this farm for the repository ([`standing`]). Accepted terms are needed of an
+//! approver as of everybody. An approval stands in for people, never for a class of events that is not covered.
 //!
 //! Isolation is what the grant writes; where it writes nothing, forks need `vm`. Of several grants that allow, the least
 //! demanding counts, so that adding a grant never takes anything away.
@@ -30,10 +32,13 @@
 //!
 //! Caps on concurrency and minutes are not decided here: they make work wait, they do not refuse it.
 
+mod approve;
 mod class;
 mod people;
 mod run;
+pub mod standing;
 
+pub use approve::{Approvers, may_approve};
 pub use run::{Admitted, Run, decide_run, foreseen};
 
 use class::Class;
@@ -41,6 +46,7 @@ use forgeyard_model::Explanation;
 use forgeyard_model::access::{Access, Decision, EventClass, Grant};
 use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::forge::{ForgeEvent, Person, Repository};
+use forgeyard_model::principal::Role;
 use forgeyard_model::resources::Isolation;
 use people::Verdict;
 use serde::{Deserialize, Serialize};
@@ -54,6 +60,9 @@ pub struct Approval {
     pub head_sha: String,
     /// Who looked.
     pub by: Person,
+    /// The role in this farm that was brought along (by a token, or read at sign-in); roles that the access file gives are
+    /// found there.
+    pub role: Option<Role>,
 }
 
 /// Decides. `repository` is the farm's own record of the event's repository, when there is one.
@@ -64,9 +73,26 @@ pub fn decide(
     access: &Access,
     approval: Option<&Approval>,
 ) -> Decision {
+    match admit(event, repository, resource, access, approval) {
+        Admitted::Allow { by, lane, isolation, evidence } => {
+            Decision::Allow { by, lane, isolation, evidence }
+        }
+        Admitted::Hold { reason } | Admitted::Deny { reason } => Decision::Deny { reason },
+    }
+}
+
+/// The same, telling apart what an approval of the head would open.
+pub fn admit(
+    event: &ForgeEvent,
+    repository: Option<&RepositoryConfig>,
+    resource: &str,
+    access: &Access,
+    approval: Option<&Approval>,
+) -> Admitted {
     let decided = known(&event.repository, repository).and_then(|repository| {
         let asked = Asked {
             repository: &event.repository,
+            known: repository,
             head_sha: &event.head_sha,
             class: Class::of(event, repository),
             rerun: None,
@@ -74,15 +100,25 @@ pub fn decide(
         };
         check(&asked, resource, access, approval)
     });
+    admitted(decided)
+}
+
+fn admitted(decided: Checked<Decision>) -> Admitted {
     match decided {
-        Ok(decision) => decision,
-        Err(refused) => Decision::Deny { reason: refused.reason },
+        Ok(Decision::Allow { by, lane, isolation, evidence }) => {
+            Admitted::Allow { by, lane, isolation, evidence }
+        }
+        Ok(Decision::Deny { reason }) => Admitted::Deny { reason },
+        Err(refused) if refused.approvable => Admitted::Hold { reason: refused.reason },
+        Err(refused) => Admitted::Deny { reason: refused.reason },
     }
 }
 
 /// What is asked, whatever it came from.
 struct Asked<'a> {
     repository: &'a Repository,
+    /// The farm's own record of it.
+    known: &'a RepositoryConfig,
     head_sha: &'a str,
     class: Class,
     /// For a run again: what that was read from. Its grants must cover both the class and reruns.
@@ -279,15 +315,21 @@ fn refused_people(asked: &Asked<'_>, verdicts: &[(&Grant, Verdict)], access: &Ac
             reason = reason.with(format!("grant `{}`: {line}", grant.id));
         }
     }
-    let approvable = failures().any(|(grant, _)| people::names_somebody(grant));
+    let approvers: Vec<String> =
+        failures().filter_map(|(grant, _)| approve::who(grant, asked.known, access)).collect();
+    let approvable = !approvers.is_empty();
     let fix = match terms {
-        Some((_, failure)) => failure.fix.clone(),
+        Some((_, failure)) => format!("{}; {}", failure.fix, approve::how_to_accept(access)),
         None => {
             let ways: Vec<String> = failures()
                 .map(|(grant, failure)| format!("for grant `{}`: {}", grant.id, failure.fix))
                 .collect();
             let approve = if approvable {
-                format!("; or somebody who passes one of these grants approves commit {}", asked.head_sha)
+                format!(
+                    "; or commit {} is approved by {} (`forgeyard approve`, or the button of the check run)",
+                    asked.head_sha,
+                    approvers.join("; or by ")
+                )
             } else {
                 String::new()
             };

@@ -5,6 +5,7 @@
 //! The same input under the same context gives the same commit, bit for bit, which is what makes the past replayable.
 
 pub mod agents;
+pub mod approvals;
 pub mod completion;
 pub mod ctx;
 pub mod decide;
@@ -19,6 +20,7 @@ pub mod outbox;
 pub mod people;
 pub mod placement;
 pub mod plan;
+pub mod pools;
 pub mod queue;
 pub mod release;
 pub mod sites;

@@ -62,6 +62,8 @@ events! {
         RunnerCreating,
         /// The site says that it exists.
         RunnerBooted,
+        /// Its agent called; it waits for work.
+        RunnerReady,
         /// Its agent redeemed the token.
         RunnerRegistered,
         /// A step runs.
@@ -185,6 +187,7 @@ pub fn runner(from: &str, event: RunnerEvent) -> Option<&'static str> {
     Some(match (from, event) {
         ("requested", RunnerCreating) => "creating",
         ("requested" | "creating", RunnerBooted) => "booting",
+        ("requested" | "creating" | "booting", RunnerReady) => "ready",
         ("requested" | "creating" | "booting" | "ready", RunnerRegistered) => "registered",
         ("registered", RunnerBusy) => "busy",
         ("ready" | "registered" | "busy", RunnerLeaving) => "leaving",
@@ -259,7 +262,8 @@ pub fn demand(from: &str, event: DemandEvent) -> Option<&'static str> {
         ("waiting" | "held" | "refused", DemandUnread) => "unread",
         ("unread" | "held" | "refused" | "wanted", DemandWaits) => "waiting",
         ("unread" | "held" | "refused" | "wanted" | "launching" | "running", DemandHeld) => "held",
-        ("unread" | "held" | "refused", DemandRefused) => "refused",
+        // From wanted and launching: a grant or an approval was taken back.
+        ("unread" | "held" | "refused" | "wanted" | "launching", DemandRefused) => "refused",
         // From running: the forge named another job as the one that its runner has.
         ("unread" | "held" | "refused" | "launching" | "running", DemandWanted) => "wanted",
         ("wanted", DemandLaunched) => "launching",

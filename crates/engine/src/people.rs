@@ -2,13 +2,13 @@
 
 use crate::lifecycle::{DeviceEvent, JobEvent, LeaseEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::{completion, demand, ending};
+use crate::{completion, demand, ending, pools};
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::job::{Job, JobKind, JobState};
 use forgeyard_model::pipeline::PipelineState;
-use forgeyard_model::principal::ApiToken;
-use forgeyard_model::runner::RunnerState;
+use forgeyard_model::principal::{ApiToken, PrincipalKind};
+use forgeyard_model::runner::{RunnerState, RunnerWork};
 use forgeyard_model::site::Site;
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
 use forgeyard_model::{DeviceId, Digest, Explanation, JobId, LeaseId, RunnerId, SiteId};
@@ -136,8 +136,12 @@ pub(crate) fn write_off(tx: &mut Tx<'_>, id: LeaseId) -> Result<Reply, Refusal> 
     if !lease.state.live() {
         return Err(conflict("lease.over", format!("{id} is already {}", lease.state.name())));
     }
-    let attempt = tx.attempt(lease.attempt)?;
-    if attempt.state.live() {
+    let attempt = lease.attempt.map(|id| tx.attempt(id)).transpose()?;
+    if lease.attempt.is_none() {
+        let reason = Explanation::new("host.written-off", "its host was written off by an operator");
+        pools::warm::retire(tx, lease.runner, reason, false)?;
+    }
+    if let Some(attempt) = attempt.filter(|attempt| attempt.state.live()) {
         let text = "its host was written off by an operator";
         ending::end(tx, attempt, ending::lost("host.written-off", text, RetryPolicy::R2), None, None)?;
     }
@@ -159,7 +163,15 @@ pub(crate) fn write_off(tx: &mut Tx<'_>, id: LeaseId) -> Result<Reply, Refusal> 
 pub(crate) fn keep(tx: &mut Tx<'_>, id: RunnerId, why: String) -> Result<Reply, Refusal> {
     let runner = tx.runner(id)?;
     let reason = Explanation::new("runner.kept", why).with(format!("by {}", tx.ctx.by.name));
+    let waits = match runner.work {
+        RunnerWork::Warm { lease, .. } => lease,
+        RunnerWork::Attempt(_) | RunnerWork::Handed { .. } => None,
+    };
+    if runner.work.is_warm() && runner.state.being_made() {
+        pools::launch::given_up(tx, &runner);
+    }
     tx.move_runner(runner, RunnerEvent::RunnerKept, RunnerState::Kept { reason })?;
+    pools::warm::release(tx, waits)?;
     Ok(Reply::Done)
 }
 
@@ -178,7 +190,9 @@ pub(crate) fn drain(tx: &mut Tx<'_>, id: SiteId, drain: bool) -> Result<Reply, R
 
 /// A token was made.
 pub(crate) fn token_issued(tx: &mut Tx<'_>, token: ApiToken) -> Result<Reply, Refusal> {
-    tx.event("TokenIssued", token.principal.id, None, "valid", Some(token.principal.name.clone()));
+    let person = matches!(token.principal.kind, PrincipalKind::Person { .. });
+    let name = if person { "SignedIn" } else { "TokenIssued" };
+    tx.event(name, token.principal.id, None, "valid", Some(token.principal.name.clone()));
     tx.put(token);
     Ok(Reply::Done)
 }
@@ -191,7 +205,9 @@ pub(crate) fn token_revoked(tx: &mut Tx<'_>, digest: Digest) -> Result<Reply, Re
         return Ok(Reply::Unchanged);
     }
     let revoked_at = Some(tx.now());
-    tx.event("TokenRevoked", token.principal.id, Some("valid"), "revoked", None);
+    let person = matches!(token.principal.kind, PrincipalKind::Person { .. });
+    let name = if person { "SignedOut" } else { "TokenRevoked" };
+    tx.event(name, token.principal.id, Some("valid"), "revoked", None);
     tx.put(ApiToken { revoked_at, ..token });
     Ok(Reply::Done)
 }

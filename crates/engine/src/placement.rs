@@ -5,7 +5,8 @@
 
 use crate::demand;
 use crate::farm::Farm;
-use crate::lifecycle::{DeviceEvent, JobEvent};
+use crate::lifecycle::JobEvent;
+use crate::pools::{self, canary, launch, schedule, warm};
 use crate::queue::{self, reserve::Look};
 use crate::tx::Tx;
 use forgeyard_model::account::RepositoryKey;
@@ -14,10 +15,9 @@ use forgeyard_model::config::FarmConfig;
 use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Job, JobSpec, JobState};
-use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::ledger::Stake;
-use forgeyard_model::resources::{Flavor, GpuRequest, Isolation, Limit, Pool};
-use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::resources::{Flavor, GpuRequest, Image, Isolation, Limit, Pool};
+use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::site::Site;
 use forgeyard_model::{
     AttemptId, DeviceId, Explanation, FlavorName, Id, LeaseId, Owner, PoolName, RunnerId, SiteId, SiteName,
@@ -30,8 +30,19 @@ struct Place<'a> {
     site: SiteId,
     pool: &'a Pool,
     flavor: &'a Flavor,
-    devices: Vec<DeviceId>,
+    machine: Machine,
     stake: Stake,
+}
+
+/// The machine of a place.
+enum Machine {
+    /// One that is made for the job.
+    New {
+        /// Devices that it gets.
+        devices: Vec<DeviceId>,
+    },
+    /// One that was made before, and waits.
+    Waiting(RunnerId),
 }
 
 /// What a search for a place depends on, besides the farm: two jobs that agree in it find the same place or none.
@@ -45,10 +56,13 @@ struct Wish {
     pools: Vec<PoolName>,
     /// Where there are budgets.
     repository: Option<RepositoryKey>,
+    /// Pools that may serve it, where canaries make that a matter of the job itself.
+    candidates: Vec<PoolName>,
 }
 
 impl Wish {
-    fn of(farm: &Farm, config: &FarmConfig, job: &Job) -> Option<Self> {
+    fn of(tx: &Tx<'_>, job: &Job) -> Option<Self> {
+        let farm = tx.farm();
         let spec = job.spec.as_ref()?;
         Some(Self {
             flavor: spec.flavor.clone(),
@@ -57,11 +71,13 @@ impl Wish {
             isolation: isolation(farm, job),
             avoid: job.avoid.clone(),
             pools: spec.pools.clone(),
-            repository: payer(config, job).cloned(),
+            repository: payer(tx.config(), job).cloned(),
+            candidates: candidates(tx, job),
         })
     }
 
-    fn is_of(&self, farm: &Farm, config: &FarmConfig, job: &Job) -> bool {
+    fn is_of(&self, tx: &Tx<'_>, job: &Job) -> bool {
+        let (farm, config) = (tx.farm(), tx.config());
         job.spec.as_ref().is_some_and(|spec| {
             self.flavor == spec.flavor
                 && self.gpu == spec.gpu
@@ -70,6 +86,7 @@ impl Wish {
                 && self.pools == spec.pools
                 && self.repository.as_ref() == payer(config, job)
                 && self.isolation == isolation(farm, job)
+                && self.candidates == candidates(tx, job)
         })
     }
 }
@@ -77,6 +94,14 @@ impl Wish {
 fn payer<'a>(config: &FarmConfig, job: &'a Job) -> Option<&'a RepositoryKey> {
     let account = job.account.as_ref().filter(|_| !config.queue.budgets.is_empty());
     account.map(|account| &account.repository)
+}
+
+fn candidates(tx: &Tx<'_>, job: &Job) -> Vec<PoolName> {
+    let config = tx.config();
+    let named = job.spec.as_ref().and_then(|spec| Some((spec, config.flavor(&spec.flavor)?)));
+    let Some((spec, flavor)) = named.filter(|_| canary::any(config)) else { return Vec::new() };
+    let pools = canary::candidates(tx.farm(), config, job, flavor, spec, tx.now());
+    pools.into_iter().map(|(pool, _)| pool.name.clone()).collect()
 }
 
 fn isolation(farm: &Farm, job: &Job) -> Isolation {
@@ -112,7 +137,7 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             continue;
         }
         let holds = |(wish, _, late): &&(Wish, Explanation, Option<Timestamp>)| {
-            wish.is_of(farm, tx.config(), job)
+            wish.is_of(tx, job)
                 && late.is_none_or(|late| queue::ledger::would_end(farm, tx.config(), job, tx.now()) >= late)
         };
         if let Some((_, reason, _)) = refused.iter().find(holds) {
@@ -135,7 +160,7 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             }
             Err(reason) => {
                 look.refused(job.id, &reason);
-                let wish = Wish::of(farm, tx.config(), job);
+                let wish = Wish::of(tx, job);
                 let kept = reason.code == "queue.reserved";
                 let late = kept.then(|| queue::ledger::would_end(farm, tx.config(), job, tx.now()));
                 if !waits_for(job, &reason) {
@@ -150,7 +175,11 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
 }
 
 fn waits_for(job: &Job, reason: &Explanation) -> bool {
-    job.waiting.as_ref().is_some_and(|known| known.code == reason.code)
+    // Where the text says until when, another time is another reason.
+    let timed = matches!(reason.code.as_str(), "queue.breaker_open" | "queue.launch_pace");
+    job.waiting
+        .as_ref()
+        .is_some_and(|known| known.code == reason.code && (!timed || known.message == reason.message))
 }
 
 /// Notes why a job waits; written only when the reason is another one than before.
@@ -162,6 +191,13 @@ fn wait(tx: &mut Tx<'_>, mut job: Job, reason: Explanation) {
     }
 }
 
+/// What a machine must be for some work.
+pub(crate) struct Wants<'a> {
+    pub(crate) flavor: &'a Flavor,
+    pub(crate) needs: &'a BTreeSet<Limit>,
+    pub(crate) gpu: Option<&'a GpuRequest>,
+}
+
 fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec, look: &mut Look) -> Result<Place<'a>, Explanation> {
     let config: &'a FarmConfig = tx.config();
     let farm = tx.farm();
@@ -171,24 +207,9 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec, look: &mut Look) -> Result<P
     })?;
     let isolation = isolation(farm, job);
     let mut reasons = Vec::new();
-    for (pool, flavor) in pools(config, flavor, spec) {
+    for (pool, flavor) in canary::candidates(farm, config, job, flavor, spec, tx.now()) {
         let runners = spec.forge_runner.is_some();
         let gpu = if runners { flavor.gpu.as_ref() } else { spec.gpu.as_ref() };
-        if pool.isolation < isolation {
-            reasons.push(Explanation::new(
-                "queue.isolation",
-                format!(
-                    "pool {} keeps jobs apart by {:?}, this work needs {isolation:?}",
-                    pool.name, pool.isolation
-                ),
-            ));
-            continue;
-        }
-        if in_pool(tx, pool) >= pool.max as usize {
-            let text = format!("pool {} has its {} machines", pool.name, pool.max);
-            reasons.push(Explanation::new("queue.pool_full", text));
-            continue;
-        }
         let devices = gpu.map_or(0, |gpu| gpu.count);
         let stake = queue::ledger::stake(farm, config, job, pool, flavor, devices);
         if let Err(reason) = queue::budget::check(farm, config, tx.now(), job.account.as_ref(), &stake) {
@@ -196,36 +217,65 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec, look: &mut Look) -> Result<P
             continue;
         }
         look.ends = tx.now().plus(std::time::Duration::from_secs(stake.expected.unwrap_or(stake.seconds)));
-        // A site to avoid is the last resort, not a refusal: it may be the only one.
-        let mut sites: Vec<&Site> = farm.sites.values().collect();
-        // So is one whose results do not count for promotion.
-        let counted = counted(tx, job);
-        sites.sort_by_key(|site| {
-            (job.avoid.contains(site.name.as_str()), counted.is_some_and(|named| !named.contains(&site.name)))
-        });
-        for site in sites {
-            match fits(tx, site, pool, flavor, spec, gpu, look) {
-                Ok(devices) => return Ok(Place { site: site.id, pool, flavor, devices, stake }),
-                Err(reason) => reasons.push(reason),
-            }
+        let wants = Wants { flavor, needs: &spec.needs, gpu };
+        match in_pool(tx, job, pool, isolation, &wants, look) {
+            Ok((site, machine)) => return Ok(Place { site, pool, flavor, machine, stake }),
+            Err(refusals) => reasons.extend(refusals),
         }
     }
     Err(combine(flavor, reasons))
 }
 
-/// Pools that may serve, each with the flavor that it would give: those that the spec names, in that order, or all that
-/// offer its flavor.
-pub(crate) fn pools<'a>(
-    config: &'a FarmConfig,
-    flavor: &'a Flavor,
-    spec: &JobSpec,
-) -> Vec<(&'a Pool, &'a Flavor)> {
-    if spec.pools.is_empty() {
-        let offer = |pool: &&Pool| pool.flavors.contains(&flavor.name);
-        return config.pools.iter().filter(offer).map(|pool| (pool, flavor)).collect();
+/// A place in one pool: a machine that waits there, or else a new one.
+fn in_pool(
+    tx: &Tx<'_>,
+    job: &Job,
+    pool: &Pool,
+    isolation: Isolation,
+    wants: &Wants<'_>,
+    look: &Look,
+) -> Result<(SiteId, Machine), Vec<Explanation>> {
+    let farm = tx.farm();
+    if pool.isolation < isolation {
+        let text = format!(
+            "pool {} keeps jobs apart by {:?}, this work needs {isolation:?}",
+            pool.name, pool.isolation
+        );
+        return Err(vec![Explanation::new("queue.isolation", text)]);
     }
-    let named = spec.pools.iter().filter_map(|name| config.pool(name));
-    named.filter_map(|pool| Some((pool, config.flavor(&pool.runners.as_ref()?.flavor)?))).collect()
+    if let Some(reason) = pools::drained(farm, pool) {
+        return Err(vec![reason]);
+    }
+    let counted = counted(tx, job);
+    if let Some(id) = warm::suiting(tx, pool, wants, job, counted, look)
+        && let Some(runner) = farm.runners.get(&id)
+    {
+        return Ok((runner.site, Machine::Waiting(id)));
+    }
+    // Machines that failed, or are kept for an autopsy, are no machines of the pool any more (ARC 4168).
+    let most = schedule::terms(pool, tx.now()).max;
+    let taken = pools::machines(farm, &pool.name).filter(|runner| runner.state.takes_a_place()).count();
+    if taken >= most as usize {
+        let text = format!("pool {} has its {most} machines", pool.name);
+        return Err(vec![Explanation::new("queue.pool_full", text)]);
+    }
+    if let Err(reason) = launch::lets(farm.pools.get(&pool.name), pool, tx.now()) {
+        return Err(vec![reason]);
+    }
+    // A site to avoid is the last resort, not a refusal: it may be the only one. So is one whose results do not count for
+    // promotion.
+    let mut sites: Vec<&Site> = farm.sites.values().collect();
+    sites.sort_by_key(|site| {
+        (job.avoid.contains(site.name.as_str()), counted.is_some_and(|named| !named.contains(&site.name)))
+    });
+    let mut reasons = Vec::new();
+    for site in sites {
+        match fits(tx, site, pool, wants, look) {
+            Ok(devices) => return Ok((site.id, Machine::New { devices })),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    Err(reasons)
 }
 
 /// Sites that are preferred, because the work can be promoted only from them.
@@ -258,29 +308,27 @@ fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
 fn rank(code: &str) -> u8 {
     match code {
         "queue.device_busy" | "queue.host_full" | "queue.pool_full" | "queue.reserved" => 0,
-        "queue.site_silent" | "queue.site_draining" | "queue.budget" => 1,
+        "queue.launch_pace"
+        | "queue.breaker_probing"
+        | "queue.breaker_open"
+        | "queue.pool_draining"
+        | "queue.site_silent"
+        | "queue.site_draining"
+        | "queue.budget" => 1,
         "queue.device_sick" => 2,
         _ => 3,
     }
 }
 
-fn in_pool(tx: &Tx<'_>, pool: &Pool) -> usize {
-    let live = &tx.farm().index.live_runners;
-    live.iter()
-        .filter_map(|(_, id)| tx.farm().runners.get(id))
-        .filter(|runner| runner.pool == pool.name)
-        .count()
-}
-
-fn fits(
+/// Devices of a site for a new machine, or why it cannot have one.
+pub(crate) fn fits(
     tx: &Tx<'_>,
     site: &Site,
     pool: &Pool,
-    flavor: &Flavor,
-    spec: &JobSpec,
-    gpu: Option<&GpuRequest>,
+    wants: &Wants<'_>,
     look: &Look,
 ) -> Result<Vec<DeviceId>, Explanation> {
+    let Wants { flavor, needs, gpu } = *wants;
     let name = &site.name;
     let say = |code: &str, text: String| Err(Explanation::new(code, text));
     let Some(host) = &site.host else {
@@ -298,7 +346,7 @@ fn fits(
     if !host.providers.contains(&pool.provider) {
         return say("queue.no_provider", format!("site {name} has no working provider {}", pool.provider));
     }
-    if let Some(limit) = spec.needs.iter().find(|limit| !host.enforces.contains(limit)) {
+    if let Some(limit) = needs.iter().find(|limit| !host.enforces.contains(limit)) {
         let why = host.cannot.iter().find(|(other, _)| other == limit).map(|(_, why)| why.as_str());
         return Err(Explanation::new(
             "queue.cannot_enforce",
@@ -346,6 +394,7 @@ fn used_memory(tx: &Tx<'_>, site: SiteId) -> u64 {
         .sum()
 }
 
+/// Whether a device is what is asked for.
 pub(crate) fn suits(device: &Device, request: &GpuRequest) -> bool {
     request.kind.is_none_or(|kind| kind == device.facts.kind)
         && device.facts.memory_mib >= request.min_memory_mib
@@ -396,7 +445,12 @@ fn choose_devices(
     let holders = tx.farm().index.live_leases.iter().filter_map(|(_, id)| tx.farm().leases.get(id));
     let busy: Vec<String> = holders
         .filter(|lease| suitable.iter().any(|device| lease.devices.contains(&device.id)))
-        .map(|lease| format!("{} is {} for {}", lease.id, lease.state.name(), lease.attempt))
+        .map(|lease| {
+            let holder = lease
+                .attempt
+                .map_or_else(|| format!("{}, which waits for work", lease.runner), |id| id.to_string());
+            format!("{} is {} for {holder}", lease.id, lease.state.name())
+        })
         .collect();
     let mut reason = Explanation::new(
         "queue.device_busy",
@@ -406,53 +460,22 @@ fn choose_devices(
     Err(reason)
 }
 
-/// Writes attempt, runner and lease, and takes the devices.
-fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal> {
+/// Writes a new machine for an attempt, and its lease when it has devices.
+fn make(
+    tx: &mut Tx<'_>,
+    attempt: AttemptId,
+    place: &Place<'_>,
+    devices: &[DeviceId],
+    boots: Image,
+) -> Result<(RunnerId, Option<LeaseId>), Refusal> {
     let now = tx.now();
-    let fence = job.fence + 1;
-    let attempt_id = AttemptId::derive(job.id, &fence.to_string());
-    let runner_id = RunnerId::derive(attempt_id, "runner");
+    let id = RunnerId::derive(attempt, "runner");
     let limit = std::time::Duration::from_secs(place.flavor.time_limit_seconds);
-    let lease_id = (!place.devices.is_empty()).then(|| LeaseId::derive(attempt_id, "lease"));
-    let asks = job.spec.as_mut().and_then(|spec| spec.forge_runner.as_mut());
-    if let (Some(runner), Some(offer)) = (asks, &place.pool.runners) {
-        // The image is that of the pool, and so is the program in it.
-        runner.program.clone_from(&offer.program);
-    }
-    let image = tx.config().image(&place.pool.image).cloned();
-    let Some(boots) = image else {
-        let reason =
-            Explanation::new("queue.no_image", format!("image {} is not configured", place.pool.image))
-                .fix("declare it in forgeyard.toml");
-        wait(tx, job, reason);
-        return Ok(());
-    };
-    if let Some(lease) = lease_id {
-        for id in &place.devices {
-            let device = tx.device(*id)?;
-            tx.move_device(device, DeviceEvent::DeviceLeased, DeviceState::Leased { lease })?;
-        }
-        let state = LeaseState::Claimed;
-        tx.event("LeaseClaimed", lease, None, state.name(), None);
-        tx.put(Lease {
-            id: lease,
-            site: place.site,
-            attempt: attempt_id,
-            runner: runner_id,
-            devices: place.devices.clone(),
-            state,
-            claimed_at: now,
-            held_at: None,
-            ended_at: None,
-            since: now,
-            deadline: deadline::lease(state, limit).map(|limit| now.plus(limit)),
-            generation: 0,
-        });
-    }
+    let lease = warm::claim_devices(tx, id, Some(attempt), place.site, devices, limit)?;
     let state = RunnerState::Requested;
-    tx.event("RunnerRequested", runner_id, None, state.name(), Some(place.pool.name.to_string()));
+    tx.event("RunnerRequested", id, None, state.name(), Some(place.pool.name.to_string()));
     tx.put(Runner {
-        id: runner_id,
+        id,
         site: place.site,
         pool: place.pool.name.clone(),
         provider: place.pool.provider.clone(),
@@ -460,7 +483,7 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         image: place.pool.image.clone(),
         shape: place.flavor.clone(),
         boots,
-        attempt: attempt_id,
+        work: RunnerWork::Attempt(attempt),
         registration: None,
         deadline: deadline::runner(&state, limit).map(|limit| now.plus(limit)),
         state,
@@ -471,6 +494,34 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         since: now,
         generation: 0,
     });
+    launch::launched(tx, place.pool, id, true);
+    Ok((id, lease))
+}
+
+/// Writes attempt, runner and lease, and takes the devices. A machine that waits has the last two already.
+fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal> {
+    let now = tx.now();
+    let fence = job.fence + 1;
+    let attempt_id = AttemptId::derive(job.id, &fence.to_string());
+    let limit = std::time::Duration::from_secs(place.flavor.time_limit_seconds);
+    let asks = job.spec.as_mut().and_then(|spec| spec.forge_runner.as_mut());
+    if let (Some(runner), Some(offer)) = (asks, &place.pool.runners) {
+        // The image is that of the pool, and so is the program in it.
+        runner.program.clone_from(&offer.program);
+    }
+    let (runner_id, lease_id) = match &place.machine {
+        Machine::Waiting(runner) => (*runner, warm::hand_over(tx, *runner, attempt_id)?),
+        Machine::New { devices } => {
+            let image = tx.config().image(&place.pool.image).cloned();
+            let Some(boots) = image else {
+                let text = format!("image {} is not configured", place.pool.image);
+                let reason = Explanation::new("queue.no_image", text).fix("declare it in forgeyard.toml");
+                wait(tx, job, reason);
+                return Ok(());
+            };
+            make(tx, attempt_id, &place, devices, boots)?
+        }
+    };
     tx.touch_site(place.site);
     let state = AttemptState::Placed;
     tx.event("AttemptPlaced", attempt_id, None, state.name(), Some(format!("attempt {fence} of {}", job.id)));

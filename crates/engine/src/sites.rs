@@ -2,6 +2,7 @@
 
 use crate::ending::{self, lost};
 use crate::lifecycle::{DeviceEvent, LeaseEvent, RunnerEvent};
+use crate::pools::warm;
 use crate::tx::Tx;
 use forgeyard_model::device::{Device, DeviceFacts, DeviceState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
@@ -190,8 +191,11 @@ fn break_machine(
     retry: RetryPolicy,
     reason: Explanation,
 ) -> Result<(), Refusal> {
-    let attempt = tx.attempt(runner.attempt)?;
-    if attempt.state.live() {
+    if runner.work.is_warm() && !matches!(runner.state, RunnerState::Kept { .. }) {
+        return warm::retire(tx, runner.id, reason, true);
+    }
+    let attempt = runner.work.attempt().map(|id| tx.attempt(id)).transpose()?;
+    if let Some(attempt) = attempt.filter(|attempt| attempt.state.live()) {
         return ending::end(tx, attempt, lost(class, cause, retry), None, Some(reason));
     }
     let runner = tx.runner(runner.id)?;
@@ -205,11 +209,10 @@ fn lose_attempt(
     cause: &str,
     retry: RetryPolicy,
 ) -> Result<(), Refusal> {
-    let attempt = tx.attempt(runner.attempt)?;
-    if attempt.state.live() {
-        ending::end(tx, attempt, lost(class, cause, retry), None, None)
-    } else {
-        Ok(())
+    let attempt = runner.work.attempt().map(|id| tx.attempt(id)).transpose()?;
+    match attempt.filter(|attempt| attempt.state.live()) {
+        Some(attempt) => ending::end(tx, attempt, lost(class, cause, retry), None, None),
+        None => Ok(()),
     }
 }
 
@@ -267,6 +270,14 @@ fn end_lease(
     if runner.state.live() {
         // The machine's own absence has not been reported: the confirmation is early and will come again.
         return Ok(());
+    }
+    // What a machine held while it waited, and got no work, is nobody's use but the farm's. The rest is counted where an
+    // attempt ends.
+    if lease.attempt.is_none() {
+        let held = tx.now().since(lease.claimed_at);
+        let micros =
+            u64::try_from(held.as_micros()).unwrap_or(u64::MAX).saturating_mul(lease.devices.len() as u64);
+        tx.usage("gpu_micros", micros, lease.runner, 0);
     }
     for id in lease.devices.clone() {
         let device = tx.device(id)?;

@@ -4,6 +4,7 @@ use crate::completion;
 use crate::demand;
 use crate::ending::{self, lost};
 use crate::lifecycle::{JobEvent, RunnerEvent};
+use crate::pools;
 use crate::tx::Tx;
 use forgeyard_model::attempt::{Attempt, AttemptState};
 use forgeyard_model::environment::{Environment, EnvironmentState};
@@ -32,6 +33,7 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<Reply, Refusal> {
     pipelines(tx)?;
     environments(tx)?;
     demand::time::ticked(tx)?;
+    pools::ticked(tx)?;
     Ok(Reply::Done)
 }
 
@@ -133,8 +135,16 @@ fn runners(tx: &mut Tx<'_>) -> Result<(), Refusal> {
                 tx.event("RunnerOverdue", id, Some(runner.state.name()), runner.state.name(), Some(text));
                 tx.put(Runner { deadline: Some(now.plus(ALARM_AGAIN)), ..runner });
             }
+            RunnerState::Ready if runner.work.is_warm() => {
+                let text = format!("it waited for work since {}; a fresh one takes its place", runner.since);
+                pools::warm::retire(tx, id, Explanation::new("pool.waited_long", text), false)?;
+            }
+            state if runner.work.is_warm() => {
+                let text = format!("it was {} for too long", state.name());
+                pools::warm::retire(tx, id, Explanation::new("infra.machine-overdue", text), true)?;
+            }
             _ => {
-                let attempt = tx.attempt(runner.attempt)?;
+                let attempt = tx.attempt_of(&runner)?;
                 if attempt.state.live() {
                     let text = format!("its machine was {} for too long", runner.state.name());
                     let verdict = lost("infra.machine-overdue", text, RetryPolicy::RB);

@@ -225,6 +225,12 @@ impl<'a> Tx<'a> {
         self.farm.runners.get(&id).cloned().ok_or_else(|| missing("runner", id))
     }
 
+    /// The attempt of a machine that has one.
+    pub fn attempt_of(&self, runner: &Runner) -> Result<Attempt, Refusal> {
+        let id = runner.work.attempt().ok_or_else(|| missing("attempt of", runner.id))?;
+        self.attempt(id)
+    }
+
     /// A lease.
     pub fn lease(&self, id: LeaseId) -> Result<Lease, Refusal> {
         self.farm.leases.get(&id).cloned().ok_or_else(|| missing("lease", id))
@@ -308,14 +314,18 @@ impl<'a> Tx<'a> {
             return Err(illegal("runner", runner.id, from, event.name()));
         }
         let limit = self.time_limit(&runner.flavor);
-        if matches!(event, RunnerEvent::RunnerRegistered) {
-            runner.ready_at = Some(self.ctx.now);
+        if matches!(event, RunnerEvent::RunnerRegistered | RunnerEvent::RunnerReady) {
+            runner.ready_at.get_or_insert(self.ctx.now);
         }
         if runner.state.wanted() && !to.wanted() {
             let desired = self.farm.sites.get(&runner.site).map_or(0, |site| site.desired_generation);
             runner.unwanted_from = desired + 1;
         }
-        runner.deadline = deadline::runner(&to, limit).map(|limit| self.ctx.now.plus(limit));
+        let limit = match runner.work.attempt() {
+            Some(_) => deadline::runner(&to, limit),
+            None => deadline::warm_runner(&to, limit),
+        };
+        runner.deadline = limit.map(|limit| self.ctx.now.plus(limit));
         runner.since = self.ctx.now;
         let note = match &to {
             RunnerState::Failed { reason } | RunnerState::Kept { reason } => Some(reason.message.clone()),
@@ -388,7 +398,10 @@ impl<'a> Tx<'a> {
         let from = lease.state;
         let to = lifecycle::lease(from, event)
             .ok_or_else(|| illegal("lease", lease.id, from.name(), event.name()))?;
-        let limit = self.farm.runners.get(&lease.runner).map(|runner| self.time_limit(&runner.flavor));
+        let limit = match lease.attempt {
+            Some(_) => self.farm.runners.get(&lease.runner).map(|runner| self.time_limit(&runner.flavor)),
+            None => Some(deadline::WARM_LASTS),
+        };
         lease.state = to;
         lease.since = self.ctx.now;
         lease.deadline = deadline::lease(to, limit.unwrap_or_default()).map(|limit| self.ctx.now.plus(limit));

@@ -9,8 +9,8 @@
 //! - Refusals have a [`Cause`] with an explanation and a fix.
 //!
 //! Invariants:
-//! - no call is made without credentials. The one exception has its own: [`convert_manifest`] is authorised by the
-//!   one-time code in its path;
+//! - no call is made without credentials. The exceptions have their own: [`convert_manifest`] is authorised by the
+//!   one-time code in its path, [`LoginApp::redeem`] by a one-time code and the App's secret in its body;
 //! - tokens, configurations and keys are `Secret` and appear in no error;
 //! - tokens are sent to `https` addresses only, or to this machine, and follow redirects within one origin only;
 //! - all ids are 64 bits wide;
@@ -33,6 +33,7 @@ mod error;
 mod jobs;
 mod key;
 mod link;
+mod login;
 pub mod needs;
 mod pulls;
 mod repositories;
@@ -51,6 +52,7 @@ pub use endpoint::{Endpoint, Login, NameRefused, RepositoryPath, Target};
 pub use error::{GithubError, Silence};
 pub use jobs::{Etag, Job, Polled, RepositoryRef, Rerun, RunStatus, Runs, WorkflowRun};
 pub use key::{AppIdentity, AppKey};
+pub use login::{LoginApp, LoginError, challenge};
 pub use pulls::Pull;
 pub use repositories::Role;
 pub use runners::{Deleted, Jit, JitRequest, MintedRunner, RegistrationToken, Runner};

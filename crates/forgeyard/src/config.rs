@@ -155,15 +155,14 @@ impl FileConfig {
         };
         let pools = match &self.pools {
             Some(pools) => pools.clone(),
-            None => vec![Pool {
-                name: name("local")?,
-                provider: name("sandbox")?,
-                flavors: flavors.iter().map(|flavor| flavor.name.clone()).collect(),
-                image: images.first().map_or_else(|| name("host"), |image| Ok(image.name.clone()))?,
-                isolation: Isolation::SharedKernel,
-                max: 8,
-                runners: None,
-            }],
+            None => vec![Pool::new(
+                name("local")?,
+                name("sandbox")?,
+                flavors.iter().map(|flavor| flavor.name.clone()).collect(),
+                images.first().map_or_else(|| name("host"), |image| Ok(image.name.clone()))?,
+                Isolation::SharedKernel,
+                8,
+            )],
         };
         let use_flavors = match &self.use_flavors {
             Some(flavors) => flavors.clone(),
@@ -232,7 +231,11 @@ fn check(config: &FarmConfig) -> Result<()> {
             ));
         }
     }
-    queue_rules(config)
+    queue_rules(config)?;
+    forgeyard_engine::pools::check::pools(config).map_err(|reason| {
+        let fix = reason.fix.unwrap_or_else(|| "correct the configuration".to_owned());
+        Wrong::new(reason.message).fix(fix).into()
+    })
 }
 
 /// Rules of the queue must name what is there, and not contradict themselves.

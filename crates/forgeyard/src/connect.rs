@@ -10,6 +10,7 @@
 //! client-id = "Iv23li…"      # or app-id = 123456
 //! key-file = "/etc/forgeyard/app.pem"
 //! webhook-secret-file = "/etc/forgeyard/webhook.secret"
+//! # client-secret-file = "/etc/forgeyard/app.secret"   # people sign in to the console with it
 //! ```
 //!
 //! Each App has a webhook, and each webhook a secret: neither is shared between forges. `forgeyard forge connect github`
@@ -22,7 +23,9 @@ use crate::output::Wrong;
 use anyhow::{Context as _, Result};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
-use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
+use forgeyard_forges::github::{
+    AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp, Target,
+};
 use forgeyard_model::{ForgeName, Secret};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -59,6 +62,8 @@ pub struct AppConfig {
     pub key_file: PathBuf,
     /// File with the secret of the App's webhook; none for a farm without an inbound port.
     pub webhook_secret_file: Option<PathBuf>,
+    /// File with the client secret: people then sign in to the console with this App. Needs `client-id`.
+    pub client_secret_file: Option<PathBuf>,
 }
 
 /// A runner scale set.
@@ -198,6 +203,37 @@ impl ForgeConfig {
     }
 }
 
+impl ForgeConfig {
+    /// The App by which people sign in: the first one with a client secret.
+    fn login(&self) -> Result<Option<LoginApp>> {
+        let Some((app, path)) =
+            self.apps.iter().find_map(|app| Some((app, app.client_secret_file.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let wrong = |what: &str| {
+            Wrong::new(format!("the sign-in with the forge `{}` {what}", self.name))
+                .fix("make a client secret on the App's settings page; the callback address there is `PUBLIC-URL/login/callback`")
+        };
+        let Some(client_id) =
+            app.client_id.as_ref().map(|id| id.trim().to_owned()).filter(|id| !id.is_empty())
+        else {
+            return Err(wrong("needs the `client-id` of its App").into());
+        };
+        let text =
+            fs_err::read_to_string(path).with_context(|| wrong("has a client secret that cannot be read"))?;
+        if text.trim().is_empty() {
+            return Err(wrong("has an empty client secret").into());
+        }
+        Ok(Some(LoginApp {
+            endpoint: self.endpoint()?,
+            client_id,
+            client_secret: Secret::new(text.trim()),
+            http: HttpOptions { ca_file: self.ca_file.clone(), ..HttpOptions::default() },
+        }))
+    }
+}
+
 /// Makes all connections. Nothing is called yet.
 pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections> {
     for (place, forge) in forges.iter().enumerate() {
@@ -207,10 +243,16 @@ pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections>
         }
     }
     let made: Result<Vec<_>> = forges.iter().map(|forge| forge.connection(clock)).collect();
-    forges.iter().try_fold(Connections::new(made?), |all, forge| {
+    let mut all = Connections::new(made?);
+    let mut logins = Vec::new();
+    for forge in forges {
         let secrets = forge.webhook_secrets()?;
-        Ok(if secrets.is_empty() { all } else { all.trusting(forge.name.clone(), secrets) })
-    })
+        if !secrets.is_empty() {
+            all = all.trusting(forge.name.clone(), secrets);
+        }
+        logins.extend(forge.login()?.map(|app| (forge.name.clone(), app)));
+    }
+    Ok(all.with_logins(logins))
 }
 
 #[cfg(test)]

@@ -77,6 +77,15 @@ impl Farm {
     }
 }
 
+/// Who starts the farm: what FORGEYARD_CHANGED_BY says, for example the commit that a deployment rolled out, else the user
+/// of this host.
+fn started_by() -> String {
+    let said = |name: &str| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
+    let by = said("FORGEYARD_CHANGED_BY").or_else(|| said("USER")).or_else(|| said("LOGNAME"));
+    let by = by.unwrap_or_else(|| "an unknown user of this host".to_owned());
+    by.trim().chars().filter(|letter| !letter.is_control()).take(200).collect()
+}
+
 /// Installs the recorder of metrics. Once per process.
 pub fn recorder() -> Result<metrics_exporter_prometheus::PrometheusHandle> {
     metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().context("metrics")
@@ -140,6 +149,7 @@ pub async fn start(
             forges: options.forges,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
+            started_by: started_by(),
             clock,
             metrics,
         },

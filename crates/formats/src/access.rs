@@ -1,5 +1,5 @@
-//! Access files: the farm's own TOML, and import from the `.access.yml`, `.cirun.global.yml` and users JSON that other
-//! farms keep.
+//! Access files: the farm's own TOML, and import from the `.access.yml`, `.cirun.global.yml`, users JSON and admin-requests
+//! that other farms keep.
 //!
 //! The TOML file is [`Access`] with keys in kebab-case; ids of repositories and people that are keys are written as
 //! text, because TOML has no other keys:
@@ -23,11 +23,13 @@
 //!   narrower than it was, and says so in `notes`.
 
 mod cirun;
+mod requests;
 mod runners;
 mod users;
 mod yaml;
 
 pub use cirun::{CirunFiles, ImportError, ImportOptions, Imported, NOBODY, import_cirun};
+pub use requests::{RequestOptions, apply_requests};
 pub use runners::{ImportedRunner, RunnerChoice};
 
 use crate::toml_text::{self, TomlError};
@@ -47,6 +49,13 @@ pub fn read(file: &str, text: &str) -> Result<Access, TomlError> {
             // A decision names its rule by this id, so it must be one rule.
             let place = last_mention(text, &grant.id);
             return Err(TomlError::at(file, text, place, format!("grant `{}` stands twice", grant.id)));
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for rule in &access.members {
+        if !seen.insert(rule.id.as_str()) {
+            let place = last_mention(text, &rule.id);
+            return Err(TomlError::at(file, text, place, format!("member rule `{}` stands twice", rule.id)));
         }
     }
     Ok(access)

@@ -5,6 +5,7 @@
 pub mod access;
 pub mod canonical;
 pub mod conda;
+pub mod diff;
 pub mod linux;
 pub mod pipeline_file;
 pub mod plan;

@@ -15,7 +15,7 @@ mod signature;
 
 pub use signature::{SignatureError, sign, verify_signature};
 
-use forgeyard_model::forge::{ForgeEvent, Meaning, Person, Repository, Trigger, WorkflowJob};
+use forgeyard_model::forge::{ForgeEvent, Meaning, Person, Press, Repository, Trigger, WorkflowJob};
 use forgeyard_model::{Explanation, ForgeName};
 use node::Node;
 use serde_json::Value;
@@ -28,6 +28,9 @@ pub fn read(forge: &ForgeName, event: &str, body: &[u8]) -> Result<Meaning, Expl
         "push" => read_push(forge, &root),
         "pull_request" => read_pull_request(forge, &root),
         "workflow_job" => read_workflow_job(forge, &root),
+        "check_run" if root.get("action").and_then(|node| node.text().ok()) == Some("requested_action") => {
+            read_press(forge, &root)
+        }
         other => {
             // The body of an event that asks for nothing is still required to be an object: a sender that is
             // misconfigured should hear so at once and not at the first push.
@@ -203,13 +206,27 @@ fn read_workflow_job(forge: &ForgeName, root: &Node<'_>) -> Result<Meaning, Expl
     })))
 }
 
-/// Why an event other than the three that matter asks for nothing.
+/// A button of a check run. GitHub sends it only to the App that made the check run.
+fn read_press(forge: &ForgeName, root: &Node<'_>) -> Result<Meaning, Explanation> {
+    let check = root.field("check_run")?;
+    Ok(Meaning::Pressed(Box::new(Press {
+        repository: read_repository(forge, root)?,
+        check: check.field("id")?.id()?,
+        head_sha: check.field("head_sha")?.commit()?.to_owned(),
+        button: root.field("requested_action")?.field("identifier")?.text()?.to_owned(),
+        sender: read_person(&root.field("sender")?)?,
+    })))
+}
+
+/// Why an event other than those that matter asks for nothing.
 fn reason_without_work(event: &str, action: Option<&str>) -> String {
     let full = action.map_or_else(|| event.to_owned(), |action| format!("{event}.{action}"));
     match (event, action) {
         ("ping", _) => "the forge asks whether anybody listens: yes".to_owned(),
         ("check_run" | "check_suite", Some("rerequested" | "requested_action")) => {
-            format!("`{full}`: running again is asked for at the farm, not at the forge")
+            format!(
+                "`{full}`: running again is asked for at the farm, not at the forge, and approves nothing"
+            )
         }
         ("check_run" | "check_suite", _) => {
             format!("`{full}` reports what checks do; the farm writes checks itself")

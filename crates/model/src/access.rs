@@ -1,6 +1,7 @@
 //! Access: who may use what, on which events, at which least isolation. Deny by default; people and repositories by
 //! numeric id.
 
+use crate::principal::Role;
 use crate::resources::Isolation;
 use crate::{Explanation, Lane};
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,57 @@ pub struct Grant {
     /// Least isolation; forks need `vm` unless this is written otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// Who may approve a head that this grant holds. Absent = whoever passes the grant, when it names people or roles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvers: Option<Approvers>,
+}
+
+/// Who may approve: anybody who is named in one of the four ways. Accepted terms are needed as well.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Approvers {
+    /// People, by numeric id.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub users: BTreeSet<u64>,
+    /// Names of user lists.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub lists: BTreeSet<String>,
+    /// Names of teams.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub teams: BTreeSet<String>,
+    /// Roles at the forge, in the repository of the grant.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub roles: BTreeSet<String>,
+}
+
+/// A rule that gives people a role in this farm: what they may see and do in console and API. It counts where it says so,
+/// and nowhere when it names no place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Member {
+    /// Name of the rule, shown wherever it counts.
+    pub id: String,
+    /// The role.
+    pub role: Role,
+    /// People, by numeric id.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub users: BTreeSet<u64>,
+    /// Names of user lists.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub lists: BTreeSet<String>,
+    /// Names of teams.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub teams: BTreeSet<String>,
+    /// Repositories, by numeric id.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub repositories: BTreeSet<u64>,
+    /// Organisations: every repository of the farm whose own `[[repositories]]` entry is named `organisation/…`. What a
+    /// forge calls a repository does not count.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub organisations: BTreeSet<String>,
+    /// Everywhere, machines and audit trail included.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_farm: bool,
 }
 
 /// All that the gate knows.
@@ -88,6 +140,15 @@ pub struct Access {
     /// Accepted terms by person: the newest version.
     #[serde(default)]
     pub terms_accepted: BTreeMap<u64, u32>,
+    /// Where the terms can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms_url: Option<String>,
+    /// Who has which role in this farm.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Member>,
+    /// Which role in this farm a role at the forge gives, in its repository: `admin = "maintainer"`. Empty = none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forge_roles: BTreeMap<String, Role>,
     /// Logins by id, for display only.
     #[serde(default)]
     pub logins: BTreeMap<u64, String>,

@@ -1,6 +1,7 @@
 //! Commits: what one decision writes, in one transaction: rows, the event rows (the audit trail), the journal entry,
 //! usage facts and outbox effects.
 
+use crate::approval::{Acceptance, ConfigVersion, HeadApproval};
 use crate::artifact::Artifact;
 use crate::attempt::Attempt;
 use crate::channel::Channel;
@@ -14,6 +15,7 @@ use crate::job::Job;
 use crate::lease::Lease;
 use crate::ledger::LedgerRow;
 use crate::pipeline::Pipeline;
+use crate::pool::PoolRecord;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
 use crate::site::Site;
@@ -54,6 +56,14 @@ pub enum Row {
     Token(ApiToken),
     /// A row of the ledger.
     Ledger(LedgerRow),
+    /// What is remembered of a pool.
+    Pool(PoolRecord),
+    /// What was said of a head.
+    Approval(HeadApproval),
+    /// Accepted terms.
+    Acceptance(Acceptance),
+    /// A configuration.
+    Config(ConfigVersion),
 }
 
 macro_rules! rows {
@@ -79,6 +89,9 @@ macro_rules! rows {
 type Effect = PendingEffect;
 type Token = ApiToken;
 type Ledger = LedgerRow;
+type Pool = PoolRecord;
+type Approval = HeadApproval;
+type Config = ConfigVersion;
 
 rows! {
     Delivery: "delivery", |row| row.guid.clone();
@@ -96,6 +109,10 @@ rows! {
     Effect: "effect", |row| row.id.to_string();
     Token: "token", |row| row.digest.to_string();
     Ledger: "ledger", |row| row.key.clone();
+    Pool: "pool", |row| row.name.to_string();
+    Approval: "approval", HeadApproval::key;
+    Acceptance: "acceptance", |row| row.person.id.to_string();
+    Config: "config", |row| ConfigVersion::key(row.number);
 }
 
 /// An event row: what changed, who caused it, when. Together they are the audit trail.

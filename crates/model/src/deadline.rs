@@ -107,6 +107,25 @@ pub fn runner(state: &RunnerState, limit: Duration) -> Option<Duration> {
     }
 }
 
+/// How long a machine waits for work before a fresh one takes its place.
+pub const WARM_LASTS: Duration = Duration::from_secs(6 * HOUR);
+
+/// The same for a machine that waits for work.
+pub fn warm_runner(state: &RunnerState, limit: Duration) -> Option<Duration> {
+    match state {
+        RunnerState::Ready => Some(WARM_LASTS),
+        other => runner(other, limit),
+    }
+}
+
+/// How long a pool starts no machine, after its breaker opened this often in a row.
+pub fn breaker_pause(trips: u32) -> Duration {
+    Duration::from_secs((MINUTE << trips.saturating_sub(1).min(8)).min(30 * MINUTE))
+}
+
+/// A machine that is started to see whether a pool works again counts as failed after this time.
+pub const BREAKER_PROBE: Duration = Duration::from_secs(8 * MINUTE);
+
 /// How long a lease may stay in this state. A breach never ends it: it raises an alarm and keeps the devices.
 pub fn lease(state: LeaseState, limit: Duration) -> Option<Duration> {
     match state {

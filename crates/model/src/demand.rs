@@ -181,18 +181,6 @@ pub struct Admission {
     pub isolation: Isolation,
 }
 
-/// Somebody looked at a head commit and vouches for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Vouch {
-    /// The commit that was looked at.
-    pub head_sha: String,
-    /// Who looked.
-    pub by: Person,
-    /// When.
-    pub at: Timestamp,
-}
-
 /// What we do about a job of a forge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -315,9 +303,6 @@ pub struct Demand {
     /// Configuration under which the gate last decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_under: Option<Digest>,
-    /// An approval of its head.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vouch: Option<Vouch>,
     /// The launch that is reserved for it, or that brought the runner that has it. Not always one that it was made for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<JobId>,
@@ -359,6 +344,11 @@ impl Demand {
             | DemandState::Withdrawn { reason } => Some(reason),
             _ => None,
         }
+    }
+
+    /// The commit that is run: what the forge says of the run, else what the report of the job said.
+    pub fn head(&self) -> &str {
+        self.facts.as_ref().map_or(&self.head_sha, |facts| &facts.head_sha)
     }
 
     /// Whether a report is of this job.

@@ -121,6 +121,21 @@ const fn first() -> u32 {
     1
 }
 
+/// A button of a check run was pressed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Press {
+    /// Where.
+    pub repository: Repository,
+    /// Numeric id of the check run.
+    pub check: u64,
+    /// The commit that the check run is about: what the person saw.
+    pub head_sha: String,
+    /// Which button: what was put there when the check run was written.
+    pub button: String,
+    /// Who pressed it. By numeric id; the login is for display.
+    pub sender: Person,
+}
+
 /// A webhook body, understood.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "meaning", rename_all = "snake_case")]
@@ -129,6 +144,8 @@ pub enum Meaning {
     Work(Box<ForgeEvent>),
     /// A foreign CI job.
     Demand(Box<WorkflowJob>),
+    /// Somebody pressed a button of a check run of ours.
+    Pressed(Box<Press>),
     /// A pull request was closed.
     PullRequestClosed {
         /// Where.

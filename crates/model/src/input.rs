@@ -1,16 +1,17 @@
 //! Inputs: everything that can make the engine decide. Each accepted input is one journal entry, so that the past can
 //! be replayed bit for bit.
 
+use crate::approval::{Approver, Way};
 use crate::artifact::Artifact;
 use crate::demand::Source;
 use crate::effect::EffectResult;
-use crate::forge::{Meaning, Person, WorkflowJob};
+use crate::forge::{Meaning, Person, Repository, WorkflowJob};
 use crate::principal::{ApiToken, Principal};
 use crate::registration::{TakenAnswer, TakenJob};
 use crate::site::SiteReport;
 use crate::verdict::{ExitFacts, Hit};
 use crate::{
-    AttemptId, DemandId, DeviceId, Digest, EffectId, ForgeName, JobId, LeaseId, PipelineId, RunnerId, SiteId,
+    AttemptId, DeviceId, Digest, EffectId, ForgeName, JobId, LeaseId, PipelineId, PoolName, RunnerId, SiteId,
     SiteName, Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -123,14 +124,38 @@ pub enum Input {
         /// Numeric id of the job.
         job: u64,
     },
-    /// Somebody whom the forge vouches for approved the head of a demand.
-    DemandApproved {
-        /// Which.
-        demand: DemandId,
+    /// Somebody says whether a head commit may run. Counts for everything of the repository at exactly that commit.
+    HeadJudged {
+        /// Where.
+        repository: Repository,
         /// The commit that was looked at.
         head_sha: String,
+        /// It may (`true`), or it may not.
+        approve: bool,
+        /// Why not.
+        reason: Option<String>,
+        /// Who.
+        approver: Approver,
+        /// By which way.
+        how: Way,
+    },
+    /// Somebody accepts the terms of service.
+    TermsAccepted {
         /// Who.
         person: Person,
+        /// The version that was read.
+        version: u32,
+        /// By which way.
+        how: Way,
+    },
+    /// The farm runs under this configuration from now on.
+    ConfigAdopted {
+        /// The configuration, as JSON.
+        text: String,
+        /// Who started the farm with it, as far as that is known.
+        started_by: String,
+        /// An older version that is the same.
+        repeats: Option<u64>,
     },
     /// A machine fetched the configuration of its runner.
     RunnerConfigFetched {
@@ -195,6 +220,26 @@ pub enum Input {
         runner: RunnerId,
         /// Why.
         reason: String,
+    },
+    /// The agent of a machine that waits for work called, with the nonce that it chose. It asks again until it is given an
+    /// attempt.
+    WarmCalled {
+        /// The machine.
+        runner: RunnerId,
+        /// The client's nonce.
+        nonce: String,
+    },
+    /// An operator stops or resumes giving work to a pool.
+    DrainPool {
+        /// Which.
+        pool: PoolName,
+        /// Stop (`true`) or resume.
+        drain: bool,
+    },
+    /// An operator has a pool start machines again at once.
+    ResetPool {
+        /// Which.
+        pool: PoolName,
     },
     /// An operator stops or resumes giving work to a site.
     DrainSite {

@@ -1,4 +1,4 @@
-//! Leases: the claim of an attempt on devices. Authoritative in the database, written before hardware is touched,
+//! Leases: the claim of an attempt, or of a machine that waits for one, on devices. Authoritative in the database, written before hardware is touched,
 //! ended only by the site's confirmation or by an operator who writes the host off. Never by time alone.
 //!
 //! `Claimed → Held → Releasing → Ended | WrittenOff`.
@@ -58,8 +58,9 @@ pub struct Lease {
     pub id: LeaseId,
     /// Where the devices are.
     pub site: SiteId,
-    /// Who holds it.
-    pub attempt: AttemptId,
+    /// The attempt that holds it; absent while its machine waits for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptId>,
     /// The machine that gets the devices.
     pub runner: RunnerId,
     /// The devices.

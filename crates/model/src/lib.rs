@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod account;
+pub mod approval;
 pub mod artifact;
 pub mod attempt;
 pub mod channel;
@@ -37,6 +38,7 @@ pub mod owner;
 pub mod package;
 pub mod pipeline;
 pub mod plan;
+pub mod pool;
 pub mod principal;
 pub mod registration;
 pub mod resources;

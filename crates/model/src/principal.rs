@@ -2,6 +2,7 @@
 
 use crate::{PrincipalId, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a principal may do, from least to most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -79,6 +80,36 @@ pub struct Principal {
     pub kind: PrincipalKind,
 }
 
+/// Where somebody may do what. Nothing by default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Standing {
+    /// Role in the whole farm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub farm: Option<Role>,
+    /// Roles in single repositories, by numeric id.
+    #[serde(default)]
+    pub repositories: BTreeMap<u64, Role>,
+}
+
+impl Standing {
+    /// The role in a repository.
+    pub fn role_in(&self, repository: u64) -> Option<Role> {
+        self.farm.max(self.repositories.get(&repository).copied())
+    }
+
+    /// The highest role anywhere.
+    pub fn highest(&self) -> Option<Role> {
+        self.farm.max(self.repositories.values().copied().max())
+    }
+
+    /// Adds a role in a repository, when it is more than was there.
+    pub fn raise(&mut self, repository: u64, role: Role) {
+        let place = self.repositories.entry(repository).or_insert(role);
+        *place = (*place).max(role);
+    }
+}
+
 /// An API token row. Only the digest of the token is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiToken {
@@ -94,6 +125,12 @@ pub struct ApiToken {
     /// When it was revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
+    /// Repositories, by numeric id, that its role is limited to; empty = its role counts in the whole farm.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub repositories: BTreeSet<u64>,
+    /// For the session of a person: roles at the forge by repository, as they were read at sign-in.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forge_roles: BTreeMap<u64, String>,
     /// Row version.
     pub generation: u64,
 }

@@ -2,6 +2,7 @@
 
 use crate::Digest;
 use crate::name::{FlavorName, ImageName, PoolName, ProviderName};
+use crate::pool::{BreakerRule, Canary, Keep, LaunchRate, Schedule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -159,9 +160,85 @@ pub struct Pool {
     pub isolation: Isolation,
     /// Machines at once, at most.
     pub max: u32,
+    /// Machines at least, busy ones included.
+    #[serde(default, skip_serializing_if = "none")]
+    pub min: u32,
+    /// Machines that wait for work, beside those that have some.
+    #[serde(default, skip_serializing_if = "none")]
+    pub warm: u32,
+    /// Machines that wait for a while after the pool was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Keep>,
+    /// Shape of the machines that wait; needed where the pool offers several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_flavor: Option<FlavorName>,
+    /// Other numbers for parts of the week.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedule: Vec<Schedule>,
+    /// The pool of which it takes a share of the jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
+    /// How fast it starts machines.
+    #[serde(default)]
+    pub launches: LaunchRate,
+    /// When it stops starting machines.
+    #[serde(default)]
+    pub breaker: BreakerRule,
     /// What it offers to jobs of forges; absent = nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runners: Option<RunnerOffer>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn none(count: &u32) -> bool {
+    *count == 0
+}
+
+impl Pool {
+    /// A pool with everything that is not said here at its default.
+    pub fn new(
+        name: PoolName,
+        provider: ProviderName,
+        flavors: BTreeSet<FlavorName>,
+        image: ImageName,
+        isolation: Isolation,
+        max: u32,
+    ) -> Self {
+        Self {
+            name,
+            provider,
+            flavors,
+            image,
+            isolation,
+            max,
+            min: 0,
+            warm: 0,
+            keep: None,
+            warm_flavor: None,
+            schedule: Vec::new(),
+            canary: None,
+            launches: LaunchRate::default(),
+            breaker: BreakerRule::default(),
+            runners: None,
+        }
+    }
+
+    /// Shape of the machines that are made before there is a job: the one that is named, the one that runners get, or the
+    /// only one that there is.
+    pub fn shape_of_warm(&self) -> Option<&FlavorName> {
+        let only = || self.flavors.first().filter(|_| self.flavors.len() == 1);
+        let offered = || self.runners.as_ref().map(|offer| &offer.flavor);
+        self.warm_flavor.as_ref().or_else(offered).or_else(only)
+    }
+
+    /// Whether it ever has machines that wait.
+    pub fn ever_warm(&self) -> bool {
+        let scheduled = |entry: &Schedule| entry.min.unwrap_or(0) > 0 || entry.warm.unwrap_or(0) > 0;
+        self.min > 0
+            || self.warm > 0
+            || self.keep.is_some_and(|keep| keep.count > 0)
+            || self.schedule.iter().any(scheduled)
+    }
 }
 
 /// What a pool offers to jobs of forges.

@@ -4,12 +4,13 @@
 //! site reports of the machine. Reconciling them is the engine's work.
 //!
 //! `Requested → Creating → Booting → Ready → Registered → Busy → Draining → Deleting → Deleted`; `Failed` from any
-//! live state; `Kept` for an autopsy; `Leaving` before `Draining` while a forge is asked to forget it.
+//! live state; `Kept` for an autopsy; `Leaving` before `Draining` while a forge is asked to forget it. `Ready` is the state
+//! of a machine that was made before there was work: its agent has called and waits.
 
 use crate::name::{FlavorName, ImageName, PoolName, ProviderName};
 use crate::registration::Registration;
 use crate::resources::{Flavor, Image, Limit};
-use crate::{AttemptId, Explanation, RunnerId, SiteId, Timestamp};
+use crate::{AttemptId, Explanation, LeaseId, RunnerId, SiteId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -84,6 +85,17 @@ impl RunnerState {
         )
     }
 
+    /// Whether nobody has heard of its agent yet.
+    pub const fn being_made(&self) -> bool {
+        matches!(self, RunnerState::Requested | RunnerState::Creating | RunnerState::Booting)
+    }
+
+    /// Whether it takes a place of its pool. One that failed, is being removed or is kept for an autopsy does not
+    /// (ARC 4168); the memory of its host it takes until it is gone.
+    pub const fn takes_a_place(&self) -> bool {
+        self.wanted() && !matches!(self, RunnerState::Kept { .. }) || matches!(self, RunnerState::Draining)
+    }
+
     /// Whether a machine may still exist.
     pub const fn live(&self) -> bool {
         !matches!(self, RunnerState::Deleted)
@@ -127,6 +139,50 @@ pub struct ObservedRunner {
     pub enforced: BTreeSet<Limit>,
 }
 
+/// What a machine is for. In a row it is one field: `attempt`, `warm` or `handed`.
+///
+/// `Warm → Handed`; `Attempt` from the beginning. A machine has one attempt in its life, or none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RunnerWork {
+    /// It was made for this attempt.
+    Attempt(AttemptId),
+    /// It was made before there was work, and waits for an attempt.
+    Warm {
+        /// Chosen by its agent; nobody else gets its attempt. Absent until the agent has called.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nonce: Option<String>,
+        /// The lease of its devices, when it has some.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease: Option<LeaseId>,
+    },
+    /// It waited and was given this attempt.
+    Handed {
+        /// Which.
+        attempt: AttemptId,
+        /// Chosen by its agent; nobody else redeems the attempt.
+        nonce: String,
+        /// When it was given.
+        at: Timestamp,
+    },
+}
+
+impl RunnerWork {
+    /// The attempt, once there is one.
+    pub const fn attempt(&self) -> Option<AttemptId> {
+        match self {
+            RunnerWork::Attempt(attempt) | RunnerWork::Handed { attempt, .. } => Some(*attempt),
+            RunnerWork::Warm { .. } => None,
+        }
+    }
+
+    /// Whether it waits for an attempt.
+    pub const fn is_warm(&self) -> bool {
+        matches!(self, RunnerWork::Warm { .. })
+    }
+}
+
 /// A runner row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -147,8 +203,9 @@ pub struct Runner {
     pub shape: Flavor,
     /// Its image as it was then.
     pub boots: Image,
-    /// The attempt that it is reserved for.
-    pub attempt: AttemptId,
+    /// What it is for.
+    #[serde(flatten)]
+    pub work: RunnerWork,
     /// What it is at a forge, when it is a runner of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration: Option<Box<Registration>>,

@@ -70,8 +70,9 @@ pub struct DesiredRunner {
     pub flavor: Flavor,
     /// What it boots.
     pub image: Image,
-    /// The attempt that it is for.
-    pub attempt: AttemptId,
+    /// The attempt that it is for; absent while it waits for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptId>,
     /// Devices that it gets.
     pub devices: Vec<DeviceFacts>,
     /// The claim that gives it the devices.

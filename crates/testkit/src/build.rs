@@ -39,15 +39,14 @@ pub fn config() -> FarmConfig {
     let events = [EventClass::Push, EventClass::PullRequest, EventClass::ForkPullRequest];
     FarmConfig {
         farm: "test".to_owned(),
-        pools: vec![Pool {
-            name: name("local"),
-            provider: name("sandbox"),
-            flavors: [name("cpu"), name("gpu")].into(),
-            image: name("host"),
-            isolation: Isolation::SharedKernel,
-            max: 8,
-            runners: None,
-        }],
+        pools: vec![Pool::new(
+            name("local"),
+            name("sandbox"),
+            [name("cpu"), name("gpu")].into(),
+            name("host"),
+            Isolation::SharedKernel,
+            8,
+        )],
         flavors: vec![flavor("cpu", false), flavor("gpu", true)],
         images: vec![Image { name: name("host"), root: ImageRoot::Host { allow: Vec::new() } }],
         use_flavors: Flavors {
@@ -76,6 +75,7 @@ pub fn config() -> FarmConfig {
                 teams: Default::default(),
                 roles: Default::default(),
                 isolation: Some(Isolation::SharedKernel),
+                approvers: None,
             }],
             ..Access::default()
         },

@@ -4,14 +4,17 @@ use forgeyard_testkit::sim::{Bug, Settings, run};
 
 #[test]
 fn no_invariant_breaks_in_ten_thousand_seeded_steps() {
-    let mut published = 0;
+    let (mut published, mut handed) = (0, 0);
     for seed in 0..5 {
         let report = run(Settings { seed, steps: 2_000, bug: None });
         assert_eq!(report.broken, None, "seed {seed}: {report:?}");
         assert!(report.attempts > 10 && report.crashes > 0, "seed {seed} did too little: {report:?}");
         published += report.published;
+        handed += report.handed;
     }
     assert!(published > 0, "no run published anything, so promotion was not exercised");
+    assert!(handed > 10, "only {handed} machines that waited were given work");
+    println!("{published} packages published, {handed} machines that waited were given work");
 }
 
 #[test]

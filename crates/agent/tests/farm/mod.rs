@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use forgeyard_api::agent::{
     Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, RUNNER_CONFIG, RUNNER_TOOK, Redeem, Redeemed,
-    RunnerConfig, RunnerTook,
+    RunnerConfig, RunnerTook, WAIT, Wait, Waited,
 };
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
@@ -27,6 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub(crate) const TOKEN: &str = "one-shot-token-1234";
+/// Token of a machine that was made before there was work.
+pub(crate) const WAITING_TOKEN: &str = "rnr_one.shot-token-9876";
 pub(crate) const SESSION: &str = "session-token-5678";
 
 #[derive(Default)]
@@ -44,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) finishes: usize,
     pub(crate) cancel: bool,
     pub(crate) superseded: bool,
+    /// Nonces that asked for work.
+    pub(crate) asked: Vec<String>,
     /// So many further log requests are answered 503.
     pub(crate) refuse_logs: usize,
     /// So many further downloads break off in the middle.
@@ -82,6 +86,7 @@ impl Farm {
         let base = "/agent/v1/attempts/{attempt}";
         let router = Router::new()
             .route(REDEEM, post(redeem))
+            .route(WAIT, post(wait))
             .route(&format!("{base}/heartbeat"), post(heartbeat))
             .route(&format!("{base}/log"), post(log))
             .route(&format!("{base}/blobs/{{digest}}"), get(blob))
@@ -170,11 +175,26 @@ impl Farm {
 
 async fn redeem(State(farm): State<Farm>, Json(request): Json<Redeem>) -> Answer<Json<Redeemed>> {
     let mut inner = farm.lock();
-    if request.token != TOKEN || inner.closed {
+    if ![TOKEN, WAITING_TOKEN].contains(&request.token.as_str()) || inner.closed {
         return Err(Refused(ErrorKind::Forbidden));
     }
     inner.nonces.push(request.nonce);
     inner.redeemed.clone().map(Json).ok_or(Refused(ErrorKind::Unavailable))
+}
+
+/// There is work as soon as a job is offered. A question waits a second, as a farm's waits longer.
+async fn wait(State(farm): State<Farm>, Json(request): Json<Wait>) -> Answer<Json<Waited>> {
+    if request.token != WAITING_TOKEN {
+        return Err(Refused(ErrorKind::Forbidden));
+    }
+    farm.lock().asked.push(request.nonce);
+    for _ in 0..100 {
+        if farm.lock().redeemed.is_some() {
+            return Ok(Json(Waited::Work));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(Json(Waited::Nothing))
 }
 
 async fn heartbeat(

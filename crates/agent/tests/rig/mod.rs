@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
-use crate::farm::{Farm, TOKEN};
+use crate::farm::{Farm, TOKEN, WAITING_TOKEN};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::job::JobSpec;
 use forgeyard_model::resources::{Flavor, Image, ImageRoot};
@@ -112,6 +112,13 @@ impl Rig {
             needs: Default::default(),
             agent: AgentStart { farm_url: self.farm.url.clone(), token: Secret::new(TOKEN), ca_file: None },
         }
+    }
+
+    /// The same, made before there is work.
+    pub(crate) fn waiting_machine(&self) -> MachineSpec {
+        let mut machine = self.machine();
+        machine.agent.token = Secret::new(WAITING_TOKEN);
+        machine
     }
 
     pub(crate) fn offer(&self, spec: JobSpec) {

@@ -6,7 +6,7 @@
 use super::http::{self, ClientError, HttpOptions};
 use crate::agent::{
     self, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed, RunnerConfig, RunnerConfigRequest,
-    RunnerTook,
+    RunnerTook, Wait, Waited,
 };
 use crate::error::{ApiError, ErrorKind};
 use bytes::Bytes;
@@ -54,6 +54,13 @@ impl AgentClient {
     pub async fn redeem(&self, request: &Redeem) -> Result<Redeemed, ClientError> {
         let (call, builder) = self.request(Method::POST, agent::REDEEM.to_owned());
         http::json(call, builder.json(request)).await
+    }
+
+    /// Asks for work, for a machine that was made before there was some.
+    pub async fn wait(&self, request: &Wait) -> Result<Waited, ClientError> {
+        let (call, builder) = self.request(Method::POST, agent::WAIT.to_owned());
+        let wait = Duration::from_secs(request.wait_seconds).saturating_add(POLL_MARGIN);
+        http::json(call, builder.timeout(wait).json(request)).await
     }
 
     /// Says that the agent lives, and learns whether to stop.

@@ -2,7 +2,9 @@
 
 use super::http::{self, ClientError, HttpOptions};
 use crate::people::*;
+use crate::pools::PoolView;
 use forgeyard_model::DemandId;
+use forgeyard_model::approval::HeadApproval;
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::channel::Channel;
 use forgeyard_model::commit::{EventRecord, UsageFact};
@@ -15,8 +17,8 @@ use forgeyard_model::lease::Lease;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::{
-    ArtifactId, DeviceId, Digest, EnvironmentId, EventId, JobId, LeaseId, PipelineId, PrincipalId, RunnerId,
-    Secret, SiteId, Timestamp,
+    ArtifactId, DeviceId, Digest, EnvironmentId, EventId, JobId, LeaseId, PipelineId, PoolName, PrincipalId,
+    RunnerId, Secret, SiteId, Timestamp,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -150,6 +152,26 @@ impl Client {
         self.act(&format!("/api/v1/leases/{id}/write-off"), &Nothing {}).await
     }
 
+    /// All pools.
+    pub async fn pools(&self) -> Result<Vec<PoolView>, ClientError> {
+        self.get("/api/v1/pools").await
+    }
+
+    /// One pool, with its last day.
+    pub async fn pool(&self, name: &PoolName) -> Result<PoolView, ClientError> {
+        self.get(&format!("/api/v1/pools/{name}")).await
+    }
+
+    /// Stops or resumes giving work to a pool.
+    pub async fn drain_pool(&self, name: &PoolName, drain: bool) -> Result<(), ClientError> {
+        self.act(&format!("/api/v1/pools/{name}/drain"), &DrainRequest { drain }).await
+    }
+
+    /// Has a pool start machines again at once.
+    pub async fn reset_pool(&self, name: &PoolName) -> Result<(), ClientError> {
+        self.act(&format!("/api/v1/pools/{name}/reset"), &Nothing {}).await
+    }
+
     /// Stops or resumes giving work to a site.
     pub async fn drain(&self, id: SiteId, drain: bool) -> Result<(), ClientError> {
         self.act(&format!("/api/v1/sites/{id}/drain"), &DrainRequest { drain }).await
@@ -221,6 +243,43 @@ impl Client {
         self.get(&format!("/api/v1/demands/{id}")).await
     }
 
+    /// What was said of heads, newest first.
+    pub async fn approvals(&self) -> Result<Vec<HeadApproval>, ClientError> {
+        self.get("/api/v1/approvals").await
+    }
+
+    /// Says whether the head of a job of a forge may run.
+    pub async fn judge_demand(
+        &self,
+        id: DemandId,
+        approve: bool,
+        request: &JudgeRequest,
+    ) -> Result<(), ClientError> {
+        let word = if approve { "approve" } else { "refuse" };
+        self.act(&format!("/api/v1/demands/{id}/{word}"), request).await
+    }
+
+    /// Says whether the head of a pipeline may run.
+    pub async fn judge_pipeline(
+        &self,
+        id: PipelineId,
+        approve: bool,
+        request: &JudgeRequest,
+    ) -> Result<(), ClientError> {
+        let word = if approve { "approve" } else { "refuse" };
+        self.act(&format!("/api/v1/pipelines/{id}/{word}"), request).await
+    }
+
+    /// What terms of service there are, and what the caller accepted.
+    pub async fn terms(&self) -> Result<TermsView, ClientError> {
+        self.get("/api/v1/terms").await
+    }
+
+    /// Accepts the terms of service.
+    pub async fn accept_terms(&self, request: &TermsRequest) -> Result<(), ClientError> {
+        self.act("/api/v1/terms", request).await
+    }
+
     /// Newest webhook deliveries.
     pub async fn deliveries(&self) -> Result<Vec<Delivery>, ClientError> {
         self.get("/api/v1/deliveries").await
@@ -261,6 +320,16 @@ impl Client {
     /// What the farm is set up with.
     pub async fn config(&self) -> Result<ConfigView, ClientError> {
         self.get("/api/v1/config").await
+    }
+
+    /// Every configuration that the farm ran with, newest first, without their texts.
+    pub async fn config_history(&self) -> Result<Vec<ConfigVersionView>, ClientError> {
+        self.get("/api/v1/config/history").await
+    }
+
+    /// One configuration that the farm ran with.
+    pub async fn config_version(&self, number: u64) -> Result<ConfigVersionView, ClientError> {
+        self.get(&format!("/api/v1/config/history/{number}")).await
     }
 
     /// Asks the gate without doing anything.

@@ -116,6 +116,8 @@ async fn person(plane: &Plane) -> Client {
                 created_at: Timestamp::from_micros(0),
                 expires_at: None,
                 revoked_at: None,
+                repositories: Default::default(),
+                forge_roles: Default::default(),
                 generation: 0,
             },
         })

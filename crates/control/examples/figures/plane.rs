@@ -64,6 +64,7 @@ impl Plane {
             local: None,
             forges: Default::default(),
             webhook_secret: Some(Secret::new(SECRET)),
+            started_by: "figures".to_owned(),
             artifact_limit: 4 << 30,
             clock: Clock::system(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),

@@ -4,6 +4,7 @@ use super::blocks;
 use super::shell::{Shell, Tab, page};
 use super::tone::{Tone, Word};
 use super::{routes, words};
+use forgeyard_api::people::AccessAnswer;
 use forgeyard_model::access::{Access, Decision, EventClass, Grant};
 use forgeyard_model::resources::Isolation;
 use maud::{Markup, html};
@@ -49,7 +50,7 @@ pub fn access(
     shell: &Shell,
     rules: &Access,
     question: &Question,
-    decision: Option<&Decision>,
+    answered: Option<&AccessAnswer>,
     trouble: Option<&str>,
 ) -> Markup {
     page(
@@ -62,7 +63,10 @@ pub fn access(
                 p.lead { "Deny by default. People and repositories are matched by numeric id, so a renamed account gains nothing." }
             }
             (form(rules, question, trouble))
-            @if let Some(decision) = decision { (answer(decision)) }
+            @if let Some(answered) = answered {
+                (answer(&answered.decision))
+                (standing(answered))
+            }
             (grants(rules))
         },
     )
@@ -121,6 +125,23 @@ fn answer(decision: &Decision) -> Markup {
     }
 }
 
+/// What else the person may do there.
+fn standing(answered: &AccessAnswer) -> Markup {
+    let approval = &answered.approval;
+    html! {
+        section.card {
+            h2 { "The same person, as an approver" }
+            p { @if approval.may { (Word::new(Tone::Good, "may approve commits of others").badge()) }
+                @else { (Word::new(Tone::Idle, "may not approve commits of others").badge()) } }
+            @if !approval.evidence.is_empty() {
+                ul.evidence { @for line in &approval.evidence { li { (words::visible(line)) } } }
+            }
+            @if let Some(fix) = &approval.fix { p.fix { strong { "What to do: " } (words::visible(fix)) } }
+            p.sub { "Role in this farm for the repository: " (answered.role.as_deref().unwrap_or("none")) }
+        }
+    }
+}
+
 fn grants(rules: &Access) -> Markup {
     html! {
         section.card {
@@ -145,8 +166,8 @@ fn grants(rules: &Access) -> Markup {
                 } }
             }
             @if rules.terms_version > 0 {
-                p.quiet-text { "Terms of service version " (rules.terms_version) " must be accepted; "
-                    (rules.terms_accepted.values().filter(|version| **version >= rules.terms_version).count()) " people have." }
+                p.quiet-text { a href=(routes::TERMS) { "Terms" } ": "  "Terms of service version " (rules.terms_version) " must be accepted; "
+                    (rules.terms_accepted.values().filter(|version| **version >= rules.terms_version).count()) " people have by the access files." }
             }
             @if !rules.notes.is_empty() {
                 details.history { summary { "What the import could not carry over" span.count-quiet { (rules.notes.len()) } }

@@ -4,7 +4,7 @@ use super::blocks::{self, Pager};
 use super::shell::{Shell, Tab, page};
 use super::{routes, words};
 use forgeyard_model::commit::EventRecord;
-use forgeyard_model::principal::{Principal, PrincipalKind};
+use forgeyard_model::principal::{Principal, PrincipalKind, Role};
 use maud::{Markup, html};
 
 /// The page; `subject` narrows it to one thing.
@@ -17,6 +17,7 @@ pub fn audit(shell: &Shell, rows: &[EventRecord], subject: &str, pager: &Pager) 
             header.page-head {
                 h1 { "Audit" }
                 p.lead { "Written in the same transaction as the change itself; rows are never altered." }
+                @if shell.may(Role::Operator) { p { a href=(routes::CONFIG) { "History of the configuration" } } }
             }
             form.ask method="get" action=(routes::AUDIT) role="search" {
                 label { "Thing" input type="search" name="subject" value=(subject) placeholder="job_…, dev_…, site_…, att_…"; }

@@ -52,6 +52,37 @@ pub fn action_with_reason(shell: &Shell, role: Role, to: &str, label: &str) -> M
     }
 }
 
+/// The two buttons of a head that waits for an approval. They name the commit that the page shows, so that nobody approves
+/// what came afterwards.
+pub fn judge(shell: &Shell, repository: u64, head: &str, approve: &str, refuse: &str, back: &str) -> Markup {
+    if !shell.may_judge(repository) {
+        return html! {
+            p.sub { "Commit " (words::commit(head)) ". You may not approve it; the access page says who may." }
+        };
+    }
+    html! {
+        p.sub { "Commit " (words::commit(head)) }
+        div.actions {
+            form.inline method="post" action=(approve) {
+                (csrf(shell))
+                input type="hidden" name="head" value=(head);
+                input type="hidden" name="back" value=(back);
+                button.primary type="submit" { "Approve this commit" }
+            }
+            details.reason {
+                summary.button.quiet { "Refuse" }
+                form method="post" action=(refuse) {
+                    (csrf(shell))
+                    input type="hidden" name="head" value=(head);
+                    input type="hidden" name="back" value=(back);
+                    label { "Reason" input type="text" name="reason" required maxlength="200"; }
+                    button.danger type="submit" { "Refuse" }
+                }
+            }
+        }
+    }
+}
+
 /// How a button looks and whether it asks back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ButtonKind {

@@ -111,7 +111,7 @@ fn holder(shell: &Shell, view: &DevicesView, device: &Device) -> Markup {
                         "Held by "
                         @match job {
                             Some((id, key)) => { a href=(routes::job(*id)) { (key) } }
-                            None => { (words::id(row.attempt)) }
+                            None => { (words::id(row.attempt.map_or_else(|| row.runner.to_string(), |id| id.to_string()))) }
                         }
                         " for " (words::span(row.claimed_at, row.ended_at, shell.now))
                         " · lease " (tone::lease(row.state).text)

@@ -7,8 +7,8 @@ use super::tone::Tone;
 use forgeyard_api::error::{ApiError, ErrorKind};
 use maud::{Markup, html};
 
-/// Sign-in: paste a token. `next` is the local path to go to afterwards; the receiver must check that it is one.
-pub fn login(shell: &Shell, next: &str, trouble: Option<&ApiError>) -> Markup {
+/// Sign-in: with one of these forges, or with a token. `next` is the local path to go to afterwards; the receiver must check that it is one.
+pub fn login(shell: &Shell, next: &str, forges: &[String], trouble: Option<&ApiError>) -> Markup {
     page(
         shell,
         Tab::None,
@@ -16,8 +16,13 @@ pub fn login(shell: &Shell, next: &str, trouble: Option<&ApiError>) -> Markup {
         &html! {
             section.card.narrow {
                 h1 { "Sign in" }
+                @for forge in forges {
+                    p { a.button.primary href=(routes::login_forge(forge, next)) { "Sign in with " (forge) } }
+                }
+                @if !forges.is_empty() { p.quiet-text { "The forge says who you are; what you may do here stands in the access files." } }
+                @if let Some(error) = trouble.filter(|_| !forges.is_empty()) { (blocks::explanation(Tone::Bad, "", &error.explanation(), None)) }
                 p { "Paste a token of this farm. The first one, with the role admin, is in the file " code { "admin.token" } " in the farm's data folder." }
-                @if let Some(error) = trouble { (blocks::explanation(Tone::Bad, "", &error.explanation(), None)) }
+                @if let Some(error) = trouble.filter(|_| forges.is_empty()) { (blocks::explanation(Tone::Bad, "", &error.explanation(), None)) }
                 form.column method="post" action=(routes::LOGIN) {
                     (blocks::csrf(shell))
                     input type="hidden" name="next" value=(next);

@@ -34,6 +34,11 @@ pub fn fragment(shell: &Shell, view: &PipelineView, names: &Names) -> Markup {
     html! {
         (head(shell, view))
         (reasons(view))
+        @if view.jobs.iter().any(|job| matches!(job.state, JobState::Held(Hold::Approval { .. }))) {
+            @let event = &view.pipeline.event;
+            @let id = view.pipeline.id;
+            (blocks::judge(shell, event.repository.id, &event.head_sha, &routes::pipeline_approve(id), &routes::pipeline_refuse(id), ""))
+        }
         section.card.chain-card {
             h2 { "Chain" }
             (chain::picture(&graph, &layout, shell.now))

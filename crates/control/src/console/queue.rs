@@ -73,6 +73,7 @@ fn table(shell: &Shell, rows: &[&QueueRow]) -> Markup {
                         }
                     }
                     @if let Some(fix) = &row.reason.fix { p.fix { strong { "What to do: " } (words::visible(fix)) } }
+                    @if let Some(head) = &row.approve_head { (judge(shell, row, head)) }
                     div.sub { "Next: " (words::visible(&row.next)) }
                 }
                 td data-label="Since" { (words::when(shell.now, row.since)) }
@@ -93,6 +94,16 @@ fn expected(row: &QueueRow) -> Markup {
             None => { "–" }
         }
     }
+}
+
+/// The buttons of a row that waits for an approval.
+fn judge(shell: &Shell, row: &QueueRow, head: &str) -> Markup {
+    let (approve, refuse) = match (row.pipeline, row.id.parse()) {
+        (Some(pipeline), _) => (routes::pipeline_approve(pipeline), routes::pipeline_refuse(pipeline)),
+        (None, Ok(demand)) => (routes::demand_approve(demand), routes::demand_refuse(demand)),
+        (None, Err(_)) => return html! {},
+    };
+    blocks::judge(shell, row.repository_id, head, &approve, &refuse, routes::QUEUE)
 }
 
 fn word(state: &str) -> Word {

@@ -1,7 +1,7 @@
 //! Addresses of pages and actions, in one place, so that a link and its route cannot drift apart unseen.
 
 use forgeyard_model::{
-    ArtifactId, ChannelName, DeviceId, EnvironmentId, JobId, LeaseId, PipelineId, RunnerId, SiteId,
+    ArtifactId, ChannelName, DemandId, DeviceId, EnvironmentId, JobId, LeaseId, PipelineId, RunnerId, SiteId,
 };
 
 /// The list of pipelines; also the front page.
@@ -30,8 +30,42 @@ pub const STATUS: &str = "/status";
 pub const STATUS_JSON: &str = "/status.json";
 /// Sign in.
 pub const LOGIN: &str = "/login";
+/// Where the browser comes back to from a forge.
+pub const LOGIN_CALLBACK: &str = "/login/callback";
+
+/// Sign in with a forge; `?next=` as for the sign-in page.
+pub fn login_forge(forge: &str, next: &str) -> String {
+    format!("{LOGIN}/forge/{forge}?next={}", query(next))
+}
+
 /// Sign out (POST).
 pub const LOGOUT: &str = "/logout";
+
+/// The history of the configuration: `?from=NUMBER&to=NUMBER` compares two.
+pub const CONFIG: &str = "/config";
+
+/// The terms of service (POST accepts them).
+pub const TERMS: &str = "/terms";
+
+/// Let the head of a job of a forge run (POST, fields `head`, `back`).
+pub fn demand_approve(id: DemandId) -> String {
+    format!("/demands/{id}/approve")
+}
+
+/// Refuse the head of a job of a forge (POST, fields `head`, `reason`, `back`).
+pub fn demand_refuse(id: DemandId) -> String {
+    format!("/demands/{id}/refuse")
+}
+
+/// Let the head of a pipeline run (POST, field `head`).
+pub fn pipeline_approve(id: PipelineId) -> String {
+    format!("{PIPELINES}/{id}/approve")
+}
+
+/// Refuse the head of a pipeline (POST, fields `head`, `reason`).
+pub fn pipeline_refuse(id: PipelineId) -> String {
+    format!("{PIPELINES}/{id}/refuse")
+}
 
 /// A pipeline.
 pub fn pipeline(id: PipelineId) -> String {

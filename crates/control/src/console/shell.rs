@@ -5,15 +5,17 @@ use forgeyard_model::device::Device;
 use forgeyard_model::principal::Role;
 use forgeyard_model::{DeviceId, SiteId, Timestamp};
 use maud::{DOCTYPE, Markup, html};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who looks at the page.
 #[derive(Debug, Clone)]
 pub struct Viewer {
     /// Name for people.
     pub name: String,
-    /// What they may do.
+    /// What they may do, in the whole farm or in the repository that the page is about.
     pub role: Role,
+    /// Repositories in which they may say whether a head may run, by numeric id.
+    pub judges: BTreeSet<u64>,
 }
 
 /// A theme that is fixed by the server, stronger than the preference of the browser.
@@ -50,6 +52,13 @@ impl Shell {
     /// Whether the viewer has at least this role.
     pub fn may(&self, role: Role) -> bool {
         self.viewer.as_ref().is_some_and(|viewer| viewer.role >= role)
+    }
+}
+
+impl Shell {
+    /// Whether the viewer may say whether a head of this repository may run.
+    pub fn may_judge(&self, repository: u64) -> bool {
+        self.viewer.as_ref().is_some_and(|viewer| viewer.judges.contains(&repository))
     }
 }
 

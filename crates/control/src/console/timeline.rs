@@ -150,7 +150,7 @@ fn row(view: &PipelineView, job: &Job, axis: Axis, now: Timestamp) -> Markup {
                         axis.part(attempt.placed_at, attempt.ended_at), 3, 12,
                         &format!("attempt {}", attempt.fence),
                     ))
-                    @for lease in view.leases.iter().filter(|lease| lease.attempt == attempt.id) {
+                    @for lease in view.leases.iter().filter(|lease| lease.attempt == Some(attempt.id)) {
                         (axis.bar("gpu", axis.lease(lease), 12, 5, "GPU leased"))
                     }
                 }

@@ -5,13 +5,18 @@
 
 use super::RoundError;
 use crate::app::App;
+use crate::console::routes;
 use crate::effect::causes;
 use crate::forges::Connection;
 use forgeyard_engine::Farm;
-use forgeyard_forges::github::{CheckState, Conclusion, GithubError, NewCheck};
+use forgeyard_engine::approvals::{APPROVE, REFUSE};
+use forgeyard_forges::github::{CheckAction, CheckState, Conclusion, GithubError, NewCheck};
+use forgeyard_model::approval::head_key;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::forge::Repository;
-use forgeyard_model::{DemandId, Digest, Timestamp};
+use forgeyard_model::job::{Hold, JobState};
+use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::{DemandId, Digest, Explanation, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,6 +52,14 @@ struct Told {
     state: CheckState,
     title: String,
     summary: String,
+    /// Whether the buttons are shown that say whether the head may run.
+    asks: bool,
+}
+
+/// A pipeline of a head that waits for an approval.
+struct HeldPipeline<'a> {
+    pipeline: &'a Pipeline,
+    reason: &'a Explanation,
 }
 
 impl Checks {
@@ -83,29 +96,51 @@ fn told(
     let head = |demand: &Demand| (demand.repository.id, demand.head_sha.clone());
     let ours = |demand: &&Demand| demand.repository.forge == *connection.forge();
     let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
-    let mut heads: BTreeMap<Head, Vec<&Demand>> =
-        live.filter(ours).map(|demand| (head(demand), Vec::new())).collect();
-    heads.extend(known.keys().map(|head| (head.clone(), Vec::new())));
+    let mut heads: BTreeMap<Head, (Vec<&Demand>, Vec<HeldPipeline<'_>>)> =
+        live.filter(ours).map(|demand| (head(demand), Default::default())).collect();
+    heads.extend(known.keys().map(|head| (head.clone(), Default::default())));
+    let of_forge = |pipeline: &&Pipeline| pipeline.event.repository.forge == *connection.forge();
+    for pipeline in farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id)).filter(of_forge)
+    {
+        let held = farm.jobs_of(pipeline.id).find_map(|job| match &job.state {
+            JobState::Held(Hold::Approval { reason }) => Some(HeldPipeline { pipeline, reason }),
+            _ => None,
+        });
+        let key = (pipeline.event.repository.id, pipeline.event.head_sha.clone());
+        heads.entry(key).or_default().1.extend(held);
+    }
+    heads.retain(|head, (_, held)| {
+        !held.is_empty()
+            || known.contains_key(head)
+            || farm
+                .index
+                .live_demands
+                .iter()
+                .filter_map(|id| farm.demands.get(id))
+                .any(|demand| (demand.repository.id, &demand.head_sha) == (head.0, &head.1))
+    });
     if heads.is_empty() {
         return BTreeMap::new();
     }
     for demand in farm.demands.values().filter(ours) {
-        if let Some(of_head) = heads.get_mut(&head(demand)) {
+        if let Some((of_head, _)) = heads.get_mut(&head(demand)) {
             of_head.push(demand);
         }
     }
-    let told = heads.into_iter().filter_map(|(head, demands)| {
-        let repository = demands.first()?.repository.clone();
-        Some((head, (repository, text(&farm, &demands))))
+    let told = heads.into_iter().filter_map(|(head, (demands, held))| {
+        let of_demand = demands.first().map(|demand| demand.repository.clone());
+        let repository =
+            of_demand.or_else(|| held.first().map(|held| held.pipeline.event.repository.clone()))?;
+        Some((head, (repository, text(&farm, &demands, &held))))
     });
     told.collect()
 }
 
 /// One text of all jobs of a head.
-fn text(farm: &Farm, demands: &[&Demand]) -> Told {
+fn text(farm: &Farm, demands: &[&Demand], pipelines: &[HeldPipeline<'_>]) -> Told {
     let count =
         |wanted: fn(&DemandState) -> bool| demands.iter().filter(|demand| wanted(&demand.state)).count();
-    let held = count(|state| matches!(state, DemandState::Held { until: None, .. }));
+    let held = count(|state| matches!(state, DemandState::Held { until: None, .. })) + pipelines.len();
     let refused = count(|state| matches!(state, DemandState::Refused { .. }));
     let live = count(|state| !state.ended() && !matches!(state, DemandState::Refused { .. }));
     let waiting =
@@ -121,7 +156,7 @@ fn text(farm: &Farm, demands: &[&Demand]) -> Told {
     } else {
         CheckState::InProgress
     };
-    let jobs = demands.len();
+    let jobs = demands.len() + pipelines.len();
     let title = match (held, refused, live) {
         (0, 0, 0) => format!("{jobs} jobs had their runners, or no longer want one"),
         (0, 0, _) => format!("{waiting} of {jobs} jobs wait for a runner"),
@@ -134,21 +169,81 @@ fn text(farm: &Farm, demands: &[&Demand]) -> Told {
         let state = demand.state.name();
         summary.push_str(&format!("| {} | {state} | {} |\n", cell(&demand.name), cell(&why)));
     }
-    Told { state, title, summary }
+    for HeldPipeline { pipeline, reason } in pipelines {
+        let why = sentence(reason);
+        summary.push_str(&format!("| pipeline {} | held | {} |\n", pipeline.id, cell(&why)));
+    }
+    let head = demands.first().map(|demand| head_key(&demand.repository, demand.head())).or_else(|| {
+        pipelines.first().map(|held| head_key(&held.pipeline.event.repository, &held.pipeline.event.head_sha))
+    });
+    summary.push_str(&said(farm, head.as_deref()));
+    Told { state, title, summary, asks: held > 0 }
+}
+
+/// What was said of a head, and what was answered to the last person who tried and may not.
+fn said(farm: &Farm, head: Option<&str>) -> String {
+    let Some(row) = head.and_then(|head| farm.approvals.get(head)) else { return String::new() };
+    let mut text = String::new();
+    if let Some(judged) = &row.judged {
+        let word = if judged.approve { "Approved" } else { "Refused" };
+        text.push_str(&format!(
+            "\n**{word}** by {} through {}.",
+            cell(&judged.by.shown()),
+            judged.how.name()
+        ));
+        if let Some(reason) = &judged.reason {
+            text.push_str(&format!(" {}", cell(reason)));
+        }
+        text.push('\n');
+    }
+    if let Some(void) = &row.void {
+        text.push_str(&format!("\nThat no longer counts: {}.\n", cell(&void.message)));
+    }
+    if let Some(told) = &row.turned_away {
+        text.push_str(&format!("\n**Not approved:** {}.\n", cell(&told.message)));
+        for line in &told.evidence {
+            text.push_str(&format!("- {}\n", cell(line)));
+        }
+        if let Some(fix) = &told.fix {
+            text.push_str(&format!("\nTo do: {}.\n", cell(fix)));
+        }
+    }
+    text
+}
+
+fn sentence(reason: &Explanation) -> String {
+    let fix = reason.fix.as_ref().map(|fix| format!(" To do: {fix}.")).unwrap_or_default();
+    format!("{}.{fix}", reason.message)
 }
 
 /// Why a job is where it is, in one line, without times: a text that changes by itself would be sent again and again.
 fn why(farm: &Farm, id: DemandId) -> Option<String> {
     let demand = farm.demands.get(&id)?;
     if let Some(reason) = demand.reason() {
-        let fix = reason.fix.as_ref().map(|fix| format!(" To do: {fix}.")).unwrap_or_default();
-        return Some(format!("{}.{fix}", reason.message));
+        return Some(sentence(reason));
     }
     if let Some(conclusion) = &demand.conclusion {
         return Some(format!("ended as `{conclusion}`"));
     }
     let job = farm.jobs.get(&demand.launch?)?;
     job.waiting.as_ref().map(|reason| reason.message.clone())
+}
+
+/// What a person presses who may say whether the head may run. GitHub shows them to whoever may write to the repository; who
+/// really may is asked when one is pressed.
+fn buttons() -> Vec<CheckAction> {
+    vec![
+        CheckAction {
+            label: "Approve for GPU".to_owned(),
+            description: "Let exactly this commit run".to_owned(),
+            identifier: APPROVE.to_owned(),
+        },
+        CheckAction {
+            label: "Refuse".to_owned(),
+            description: "This commit must not run".to_owned(),
+            identifier: REFUSE.to_owned(),
+        },
+    ]
 }
 
 /// Foreign text as a cell of a table: no markup of its own, no line breaks.
@@ -191,12 +286,12 @@ async fn tell(
         name: NAME.to_owned(),
         head_sha: sha.to_owned(),
         external_id: None,
-        details_url: Some(format!("{}/", app.public_url)),
+        details_url: Some(format!("{}{}", app.public_url.trim_end_matches('/'), routes::QUEUE)),
         state: told.state,
         title: told.title,
         summary: told.summary,
         text: None,
-        actions: Vec::new(),
+        actions: if told.asks { buttons() } else { Vec::new() },
     };
     let github = connection.github();
     let run = match &seen.sent {

@@ -82,7 +82,9 @@ fn again(app: &App, error: &RoundError) -> Duration {
         RoundError::Forge(GithubError::Limited { until, .. }) => {
             until.since(app.clock.now()).max(REDELIVERY_AGAIN)
         }
-        RoundError::Forge(error) if error.cause().is_some_and(|cause| cause.again() == Again::AfterChange) => {
+        RoundError::Forge(error)
+            if error.cause().is_some_and(|cause| cause.again() == Again::AfterChange) =>
+        {
             REDELIVERY
         }
         _ => REDELIVERY_AGAIN,

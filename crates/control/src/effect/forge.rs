@@ -281,7 +281,12 @@ fn wanted(app: &App, runner: RunnerId, name: &str) -> bool {
     let asked = runner.registration.as_deref().is_some_and(|registration| {
         registration.name == name && registration.state == RegistrationState::Asked
     });
-    asked && farm.attempts.get(&runner.attempt).is_some_and(|attempt| attempt.state.live())
+    asked
+        && runner
+            .work
+            .attempt()
+            .and_then(|id| farm.attempts.get(&id))
+            .is_some_and(|attempt| attempt.state.live())
 }
 
 /// Removes the configuration of a runner that is forgotten, unless the machine has one of another name by now.

@@ -148,7 +148,7 @@ pub(crate) fn sweep_sealed(app: &App) {
     let farm = app.core.read();
     let swept = app.sealed.sweep(|id| {
         let Some(runner) = farm.runners.get(&id) else { return false };
-        let attempt = farm.attempts.get(&runner.attempt);
+        let attempt = runner.work.attempt().and_then(|id| farm.attempts.get(&id));
         attempt.is_some_and(|attempt| matches!(attempt.state, AttemptState::Placed | AttemptState::Starting))
     });
     if let Err(error) = swept {

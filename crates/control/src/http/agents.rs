@@ -1,6 +1,7 @@
 //! `/agent/v1`: one attempt, one agent. Everything but redeeming needs the session token of exactly this attempt.
 
 mod runners;
+mod waiting;
 
 use super::Routes;
 use super::error::{self, HttpError, invalid};
@@ -37,6 +38,7 @@ const LOG_PIECE: usize = 4 << 20;
 pub fn routes() -> Routes {
     Routes::new()
         .route(agent::REDEEM, routing::post(redeem))
+        .route(agent::WAIT, routing::post(waiting::wait))
         .route(agent::HEARTBEAT, routing::post(heartbeat))
         .route(agent::LOG, routing::post(log).layer(axum::extract::DefaultBodyLimit::max(LOG_PIECE)))
         .route(agent::BLOB, routing::get(blob))
@@ -112,9 +114,13 @@ async fn redeem(State(app): State<App>, Json(request): Json<Redeem>) -> Result<J
             "the token is not one of this farm",
         ))
     };
-    let id = Keys::read_attempt_token(&request.token).ok_or_else(wrong)?;
+    let id = match waiting::runner(&app, &request.token) {
+        Some(runner) => waiting::attempt_of(&runner)?,
+        None => Keys::read_attempt_token(&request.token).ok_or_else(wrong)?,
+    };
     let attempt = app.core.read().attempts.get(&id).cloned().ok_or_else(wrong)?;
-    if !keys::same(&request.token, &app.keys.attempt_token(&attempt)) {
+    let of_runner = request.token.starts_with(agent::WAITING);
+    if !of_runner && !keys::same(&request.token, &app.keys.attempt_token(&attempt)) {
         return Err(wrong());
     }
     if request.nonce.len() < 8 || request.nonce.len() > 128 {

@@ -8,9 +8,11 @@ pub mod agents;
 pub mod channel;
 pub mod console;
 pub mod error;
+pub mod judging;
 pub mod live;
 pub mod operate;
 pub mod people;
+pub mod pools;
 pub mod range;
 mod refusals;
 mod routes;
@@ -35,6 +37,8 @@ pub fn routes() -> Routes {
         .merge(agents::routes())
         .merge(sites::routes())
         .merge(people::routes())
+        .merge(pools::routes())
+        .merge(judging::routes())
         .merge(settings::routes())
         .merge(live::routes())
         .merge(webhook::routes())

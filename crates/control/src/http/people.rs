@@ -4,7 +4,7 @@ use super::Routes;
 use super::error::{self, HttpError, invalid};
 use super::{range, upload};
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::{Caller, Member};
 use crate::{keys, logs, views};
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -16,6 +16,7 @@ use forgeyard_api::error::ErrorKind;
 use forgeyard_api::people::*;
 use forgeyard_api::usage::MonthUsage;
 use forgeyard_db::EventQuery;
+use forgeyard_engine::approvals::with_acceptances;
 use forgeyard_engine::gate;
 use forgeyard_model::access::EventClass;
 use forgeyard_model::forge::{ForgeEvent, Person, Repository, Trigger};
@@ -27,6 +28,7 @@ use forgeyard_model::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Rows in one list.
@@ -88,27 +90,51 @@ async fn public_key(State(app): State<App>) -> Answer<PublicKey> {
     Ok(Json(PublicKey { key_id: forgeyard_formats::statement::key_id(&key), pem: app.keys.public_pem() }))
 }
 
-async fn pipelines(State(app): State<App>, _: Caller) -> Answer<Value> {
+async fn pipelines(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let newest: Vec<_> = farm.pipelines.values().rev().take(LIST).collect();
+    let seen = farm.pipelines.values().rev().filter(|row| caller.sees(row.event.repository.id));
+    let newest: Vec<_> = seen.take(LIST).collect();
     Ok(Json(json!(newest)))
 }
 
-async fn pipeline(State(app): State<App>, _: Caller, Path(id): Path<PipelineId>) -> Answer<PipelineView> {
-    Ok(Json(views::pipeline(&app, id)?))
+async fn pipeline(
+    State(app): State<App>,
+    Member(caller): Member,
+    Path(id): Path<PipelineId>,
+) -> Answer<PipelineView> {
+    let view = views::pipeline(&app, id)?;
+    caller.need_in(view.pipeline.event.repository.id, Role::Viewer)?;
+    Ok(Json(view))
 }
 
-async fn jobs(State(app): State<App>, _: Caller) -> Answer<Value> {
+/// Refuses callers below this role in the repository that a job works for.
+pub(super) fn need_of_job(app: &App, caller: &Caller, id: JobId, role: Role) -> Result<(), HttpError> {
+    let repository = {
+        let farm = app.core.read();
+        farm.jobs.get(&id).map(|job| farm.repository_of(job.owner))
+    };
+    match repository {
+        Some(repository) => caller.need_in(repository, role),
+        // Whoever may nothing anywhere learns nothing of what there is.
+        None if caller.standing.highest() < Some(role) => caller.need(role),
+        None => Err(error::missing("job", id)),
+    }
+}
+
+async fn jobs(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let newest: Vec<_> = farm.jobs.values().rev().take(LIST).collect();
+    let seen = farm.jobs.values().rev().filter(|row| caller.sees(farm.repository_of(row.owner)));
+    let newest: Vec<_> = seen.take(LIST).collect();
     Ok(Json(json!(newest)))
 }
 
-async fn job(State(app): State<App>, _: Caller, Path(id): Path<JobId>) -> Answer<JobView> {
+async fn job(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<JobView> {
+    need_of_job(&app, &caller, id, Role::Viewer)?;
     Ok(Json(views::job(&app, id).await?))
 }
 
-async fn why(State(app): State<App>, _: Caller, Path(id): Path<JobId>) -> Answer<Why> {
+async fn why(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<Why> {
+    need_of_job(&app, &caller, id, Role::Viewer)?;
     let farm = app.core.read();
     Ok(Json(views::why(&views::foresee(&app, &farm), id)?))
 }
@@ -123,10 +149,11 @@ struct LogQuery {
 
 async fn log(
     State(app): State<App>,
-    _: Caller,
+    Member(caller): Member,
     Path(id): Path<JobId>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, HttpError> {
+    need_of_job(&app, &caller, id, Role::Viewer)?;
     let (attempt, live) = {
         let farm = app.core.read();
         if !farm.jobs.contains_key(&id) {
@@ -176,18 +203,26 @@ pub(super) async fn act(app: &App, caller: &Caller, role: Role, input: Input) ->
     Ok(Json(json!({})))
 }
 
-async fn cancel(State(app): State<App>, caller: Caller, Path(job): Path<JobId>) -> Answer<Value> {
-    act(&app, &caller, Role::Maintainer, Input::CancelJob { job }).await
+async fn cancel(State(app): State<App>, Member(caller): Member, Path(job): Path<JobId>) -> Answer<Value> {
+    act_on_job(&app, &caller, job, Input::CancelJob { job }).await
+}
+
+/// The same for what a maintainer of the job's repository may do.
+pub(super) async fn act_on_job(app: &App, caller: &Caller, job: JobId, input: Input) -> Answer<Value> {
+    need_of_job(app, caller, job, Role::Maintainer)?;
+    app.core.give(input, caller.principal.clone()).await?;
+    Ok(Json(json!({})))
 }
 
 async fn rerun(
     State(app): State<App>,
-    caller: Caller,
+    Member(caller): Member,
     Path(job): Path<JobId>,
     Json(request): Json<RerunRequest>,
 ) -> Answer<Value> {
+    need_of_job(&app, &caller, job, Role::Maintainer)?;
     check_rerun(&app, job, request.test_only)?;
-    act(&app, &caller, Role::Maintainer, Input::RerunJob { job }).await
+    act_on_job(&app, &caller, job, Input::RerunJob { job }).await
 }
 
 /// `--test-only` refuses anything but a test.
@@ -343,25 +378,29 @@ async fn environment_result(
     act(&app, &caller, Role::Operator, Input::EffectSettled { effect, result: Box::new(result) }).await
 }
 
-async fn queue(State(app): State<App>, _: Caller) -> Answer<Value> {
+async fn queue(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let rows = views::queue(&views::foresee(&app, &farm), LIST);
+    let mut rows = views::queue(&views::foresee(&app, &farm), LIST);
+    rows.retain(|row| caller.sees(row.repository_id));
     Ok(Json(json!(rows)))
 }
 
-async fn demands(State(app): State<App>, _: Caller) -> Answer<Value> {
+async fn demands(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let newest: Vec<_> = farm.demands.values().rev().take(LIST).collect();
+    let seen = farm.demands.values().rev().filter(|row| caller.sees(row.repository.id));
+    let newest: Vec<_> = seen.take(LIST).collect();
     Ok(Json(json!(newest)))
 }
 
 async fn demand(
     State(app): State<App>,
-    _: Caller,
+    Member(caller): Member,
     Path(id): Path<forgeyard_model::DemandId>,
 ) -> Answer<DemandView> {
     let farm = app.core.read();
-    Ok(Json(views::demand(&views::foresee(&app, &farm), id)?))
+    let view = views::demand(&views::foresee(&app, &farm), id)?;
+    caller.need_in(view.demand.repository.id, Role::Viewer)?;
+    Ok(Json(view))
 }
 
 async fn deliveries(State(app): State<App>, _: Caller) -> Answer<Value> {
@@ -402,15 +441,67 @@ async fn month_usage(State(app): State<App>, _: Caller) -> Answer<MonthUsage> {
 
 async fn explain_access(
     State(app): State<App>,
-    _: Caller,
+    Member(caller): Member,
     Json(question): Json<AccessQuestion>,
 ) -> Answer<AccessAnswer> {
-    Ok(Json(AccessAnswer { decision: ask_gate(&app, &question) }))
+    caller.need_in(question.repository, Role::Viewer)?;
+    Ok(Json(ask_gate(&app, &question)))
 }
 
-/// What the gate would say.
-pub fn ask_gate(app: &App, question: &AccessQuestion) -> forgeyard_model::access::Decision {
-    ask(app.config(), question)
+/// What the gate would say, with the terms that were accepted at the farm itself.
+pub fn ask_gate(app: &App, question: &AccessQuestion) -> AccessAnswer {
+    let farm = app.core.read();
+    match with_acceptances(&app.config().access, &farm) {
+        std::borrow::Cow::Borrowed(_) => answer(app.config(), question),
+        std::borrow::Cow::Owned(access) => {
+            drop(farm);
+            let config = forgeyard_model::config::FarmConfig { access, ..app.config().clone() };
+            answer(&config, question)
+        }
+    }
+}
+
+/// Everything that the gate would say under this configuration: the same for API, console and command line.
+pub fn answer(config: &forgeyard_model::config::FarmConfig, question: &AccessQuestion) -> AccessAnswer {
+    let known = config.repositories.iter().find(|repository| repository.id == question.repository);
+    let access = &config.access;
+    let login = access.logins.get(&question.person).cloned().unwrap_or_else(|| "unknown".to_owned());
+    let person = Person { id: question.person, login };
+    let role =
+        known.and_then(|known| gate::standing::in_repository(access, known, person.id, &BTreeMap::new()));
+    let approval = match known {
+        None => ApprovalAnswer {
+            may: false,
+            evidence: vec![format!("repository {} is not one of this farm", question.repository)],
+            fix: None,
+        },
+        Some(known) => {
+            let repository =
+                Repository { forge: known.forge.clone(), id: known.id, name: known.name.clone() };
+            match gate::may_approve(&repository, Some(known), &question.resource, access, &person, None) {
+                Ok(rules) => ApprovalAnswer {
+                    may: true,
+                    evidence: rules
+                        .into_iter()
+                        .map(|(grant, how)| {
+                            format!("grant `{grant}`: {} (id {}) {how}", person.login, person.id)
+                        })
+                        .collect(),
+                    fix: None,
+                },
+                Err(reason) => ApprovalAnswer {
+                    may: false,
+                    evidence: if reason.evidence.is_empty() { vec![reason.message] } else { reason.evidence },
+                    fix: reason.fix,
+                },
+            }
+        }
+    };
+    AccessAnswer {
+        decision: ask(config, question),
+        approval,
+        role: role.map(|(role, rule)| format!("{role}, by {rule}")),
+    }
 }
 
 /// What the gate would say under this configuration.
@@ -520,7 +611,16 @@ pub async fn issue(app: &App, by: Principal, token: &str, request: &TokenRequest
         kind: PrincipalKind::Token { role: request.role },
     };
     let expires_at = request.expires_in_seconds.map(|seconds| now.plus(Duration::from_secs(seconds)));
-    let token = ApiToken { principal, digest, created_at: now, expires_at, revoked_at: None, generation: 0 };
+    let token = ApiToken {
+        principal,
+        digest,
+        created_at: now,
+        expires_at,
+        revoked_at: None,
+        repositories: request.repositories.clone(),
+        forge_roles: BTreeMap::new(),
+        generation: 0,
+    };
     app.core.give(Input::TokenIssued { token }, by).await?;
     Ok(())
 }

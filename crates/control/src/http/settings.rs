@@ -4,10 +4,12 @@ use super::Routes;
 use super::error::{self, HttpError};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::history;
 use axum::extract::{Path, State};
 use axum::{Json, routing};
-use forgeyard_api::people::{ConfigView, RepositoryView, TokenView};
+use forgeyard_api::people::{ConfigVersionView, ConfigView, RepositoryView, TokenView};
 use forgeyard_model::PrincipalId;
+use forgeyard_model::approval::ConfigVersion;
 use forgeyard_model::input::Input;
 use forgeyard_model::principal::Role;
 use serde_json::{Value, json};
@@ -17,6 +19,8 @@ pub fn routes() -> Routes {
     use routing::{get, post};
     Routes::new()
         .route("/api/v1/config", get(config))
+        .route("/api/v1/config/history", get(history))
+        .route("/api/v1/config/history/{number}", get(version))
         .route("/api/v1/tokens", get(tokens))
         .route("/api/v1/tokens/{principal}/revoke", post(revoke))
 }
@@ -42,6 +46,38 @@ async fn config(State(app): State<App>, _: Caller) -> Json<ConfigView> {
     })
 }
 
+/// The texts name people and addresses, so they are for whoever runs the farm.
+async fn history(State(app): State<App>, caller: Caller) -> Result<Json<Vec<ConfigVersionView>>, HttpError> {
+    caller.need(Role::Operator)?;
+    Ok(Json(versions(&app).await?.iter().map(|row| view(row, false)).collect()))
+}
+
+async fn version(
+    State(app): State<App>,
+    caller: Caller,
+    Path(number): Path<u64>,
+) -> Result<Json<ConfigVersionView>, HttpError> {
+    caller.need(Role::Operator)?;
+    let found = history::version(&app, number).await.map_err(|error| error::database(&error))?;
+    Ok(Json(view(&found.ok_or_else(|| error::missing("version of the configuration", number))?, true)))
+}
+
+pub(crate) async fn versions(app: &App) -> Result<Vec<ConfigVersion>, HttpError> {
+    history::versions(app).await.map_err(|error| error::database(&error))
+}
+
+/// A version for people: its JSON in lines, so that two of them can be compared.
+pub(crate) fn view(row: &ConfigVersion, whole: bool) -> ConfigVersionView {
+    ConfigVersionView {
+        number: row.number,
+        digest: row.digest,
+        at: row.at,
+        by: row.by.clone(),
+        repeats: row.repeats,
+        text: whole.then(|| history::text(row)),
+    }
+}
+
 async fn tokens(State(app): State<App>, caller: Caller) -> Result<Json<Vec<TokenView>>, HttpError> {
     caller.need(Role::Admin)?;
     let farm = app.core.read();
@@ -53,6 +89,7 @@ async fn tokens(State(app): State<App>, caller: Caller) -> Result<Json<Vec<Token
             created_at: token.created_at,
             expires_at: token.expires_at,
             revoked_at: token.revoked_at,
+            repositories: token.repositories.clone(),
         })
         .collect();
     all.sort_by_key(|token| (token.created_at, token.principal.id));
@@ -66,11 +103,17 @@ async fn revoke(
     Path(principal): Path<PrincipalId>,
 ) -> Result<Json<Value>, HttpError> {
     caller.need(Role::Admin)?;
-    let digest = {
+    // A person may have several sessions under way; all of them end.
+    let digests: Vec<_> = {
         let farm = app.core.read();
-        let found = farm.tokens.values().find(|token| token.principal.id == principal);
-        found.map(|token| token.digest).ok_or_else(|| error::missing("token", principal))?
+        let found = farm.tokens.values().filter(|token| token.principal.id == principal);
+        found.map(|token| token.digest).collect()
     };
-    app.core.give(Input::TokenRevoked { digest }, caller.principal.clone()).await?;
+    if digests.is_empty() {
+        return Err(error::missing("token", principal));
+    }
+    for digest in digests {
+        app.core.give(Input::TokenRevoked { digest }, caller.principal.clone()).await?;
+    }
     Ok(Json(json!({})))
 }

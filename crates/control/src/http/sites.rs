@@ -10,7 +10,7 @@ use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::site::{self, DesiredQuery, Join, Joined, Reported};
-use forgeyard_engine::desired::desired;
+use forgeyard_engine::desired::{TokenOf, desired};
 use forgeyard_model::Digest;
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::site::{DesiredSet, SiteReport};
@@ -65,7 +65,10 @@ async fn get_desired(
     loop {
         // Marked as seen before reading: a change in between wakes the wait below.
         version.borrow_and_update();
-        let set = desired(&app.core.read(), caller.0.id, |attempt| app.keys.attempt_token(attempt));
+        let set = desired(&app.core.read(), caller.0.id, |of| match of {
+            TokenOf::Attempt(attempt) => app.keys.attempt_token(attempt),
+            TokenOf::Runner(runner) => app.keys.runner_token(runner),
+        });
         let Some(set) = set else { return Err(super::error::missing("site", caller.0.id)) };
         let news = set.epoch != query.epoch || set.generation > query.after;
         if news || !app.changed(&mut version, deadline).await {

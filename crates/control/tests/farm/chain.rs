@@ -246,7 +246,7 @@ pub fn diamond(pipeline: Pipeline, stop: Stop) -> PipelineView {
                 view.leases.push(Lease {
                     id: lease,
                     site: site_id(1),
-                    attempt: attempt.id,
+                    attempt: Some(attempt.id),
                     runner: attempt.runner,
                     devices: vec![device_id("pci:0000:01:00.0")],
                     state: if ended.is_some() { LeaseState::Ended } else { LeaseState::Held },

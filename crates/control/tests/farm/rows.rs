@@ -1,10 +1,12 @@
 //! Rows that stand alone: sites, devices, deliveries, events, access, status.
 
 use super::*;
-use forgeyard_api::people::{Outlook, QueueRow, SiteStatus, Status};
+use forgeyard_api::people::{
+    AccessAnswer, ApprovalAnswer, Outlook, QueueRow, SiteStatus, Status, TermsView,
+};
 use forgeyard_control::console::Names;
 use forgeyard_control::console::devices::DevicesView;
-use forgeyard_model::access::{Access, EventClass, Grant, GrantRepository};
+use forgeyard_model::access::{Access, Decision, EventClass, Grant, GrantRepository};
 use forgeyard_model::account::WorkClass;
 use forgeyard_model::commit::EventRecord;
 use forgeyard_model::delivery::{Delivery, DeliveryState};
@@ -99,7 +101,7 @@ pub fn names() -> Names {
 pub fn devices_view() -> DevicesView {
     let view = chain::running();
     let lease = view.leases.iter().find(|lease| lease.state.live()).unwrap().clone();
-    let attempt = view.attempts.iter().find(|attempt| attempt.id == lease.attempt).unwrap();
+    let attempt = view.attempts.iter().find(|attempt| Some(attempt.id) == lease.attempt).unwrap();
     let job = view.jobs.iter().find(|job| job.id == attempt.job).unwrap();
     let subject = device_id("pci:0000:41:00.0").to_string();
     DevicesView {
@@ -371,6 +373,7 @@ pub fn access() -> Access {
         teams: [].into(),
         roles: ["write".to_owned()].into(),
         isolation: None,
+        approvers: None,
     };
     Access {
         grants: vec![
@@ -385,6 +388,7 @@ pub fn access() -> Access {
                 lists: [].into(),
                 roles: [].into(),
                 isolation: Some(Isolation::Vm),
+                approvers: None,
                 ..grant("tern-forks", Some(234_242), "tern/tern-feedstock", &[EventClass::ForkPullRequest])
             },
             grant("imported-17", None, "old/name", &[EventClass::Push]),
@@ -456,7 +460,10 @@ pub fn queue() -> Vec<QueueRow> {
             id: id.to_owned(),
             what: what.to_owned(),
             repository: "harbour/kestrel".to_owned(),
+            repository_id: 481_516,
             state: state.to_owned(),
+            approve_head: (state == "held" && reason.code.starts_with("gate.")).then(|| "5f".repeat(20)),
+            pipeline: None,
             since: ago(seconds),
             position,
             reason,
@@ -510,6 +517,20 @@ pub fn queue() -> Vec<QueueRow> {
             "it is tried again at 12:40",
         ),
         row(
+            "dem_01jd0000000000000000000006",
+            "cuda-tests (13.0)",
+            "held",
+            1_200,
+            None,
+            Explanation::new(
+                "gate.person_not_allowed",
+                "no grant allows everybody who takes part in this pull request",
+            )
+            .with("grant `tern-forks`: tomas-dev (id 55001) (author of the pull request) is not in `users` (1 ids)")
+            .fix("ask an operator to change one grant: for grant `tern-forks`: add id 55001 to `users`; or the commit is approved by somebody who passes grant `tern-forks`"),
+            "it waits until somebody approves this head",
+        ),
+        row(
             "dem_01jd0000000000000000000005",
             "cuda-tests (12.8)",
             "refused",
@@ -519,4 +540,33 @@ pub fn queue() -> Vec<QueueRow> {
             "nothing, until the access files or the configuration change",
         ),
     ]
+}
+
+/// An answer of the gate as the access page shows it.
+pub fn answered(decision: Decision) -> AccessAnswer {
+    let may = matches!(decision, Decision::Allow { .. });
+    AccessAnswer {
+        decision,
+        approval: ApprovalAnswer {
+            may,
+            evidence: vec![if may {
+                "grant `kestrel-main`: lena-k (id 7340033) is in `users` and has the role `write`".to_owned()
+            } else {
+                "grant `kestrel-main`: tomas-dev (id 55001) is not in `users` (1 ids)".to_owned()
+            }],
+            fix: (!may)
+                .then(|| "ask somebody who passes grant `kestrel-main` to look at the commit".to_owned()),
+        },
+        role: may.then(|| "maintainer, by member rule `kestrel-core`".to_owned()),
+    }
+}
+
+/// Terms of service that somebody accepted in an older version.
+pub fn terms(login: &str) -> TermsView {
+    TermsView {
+        version: 2,
+        url: Some("https://farm.example/terms".to_owned()),
+        person: Some(forgeyard_model::forge::Person { id: 55_001, login: login.to_owned() }),
+        accepted: 1,
+    }
 }

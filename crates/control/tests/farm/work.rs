@@ -7,7 +7,7 @@ use forgeyard_model::Explanation;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::job::{Hold, JobState};
 use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot};
-use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::verdict::{
     Blame, DeviceUse, ExitFacts, LogLine, Metric, Outcome, RetryPolicy, StepFacts, Verdict,
 };
@@ -72,7 +72,7 @@ pub fn runner_of(attempt: &Attempt, state: RunnerState) -> Runner {
         boots: Image { name: name("host"), root: ImageRoot::Host { allow: Vec::new() } },
         seen_at: attempt.started_at,
         unwanted_from: 0,
-        attempt: attempt.id,
+        work: RunnerWork::Attempt(attempt.id),
         registration: None,
         state,
         requested_at: attempt.placed_at,
@@ -100,7 +100,7 @@ pub fn job_view(view: &PipelineView, key: &str) -> JobView {
         leases: view
             .leases
             .iter()
-            .filter(|lease| attempts.iter().any(|attempt| attempt.id == lease.attempt))
+            .filter(|lease| attempts.iter().any(|attempt| Some(attempt.id) == lease.attempt))
             .cloned()
             .collect(),
         artifacts: view.artifacts.iter().filter(|artifact| artifact.job == Some(job.id)).cloned().collect(),

@@ -10,6 +10,8 @@
 mod plane;
 mod world;
 
+mod approve;
+mod login;
 mod refused;
 mod runner;
 mod sources;

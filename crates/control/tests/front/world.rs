@@ -7,9 +7,9 @@ use forgeyard_api::agent::RunnerTook;
 use forgeyard_api::client::ClientError;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
-use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions};
+use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp};
 use forgeyard_forges::twin::{APP_KEY, Conclusion, GivenJob, JobSpec, RunSpec, Runner as Program, Twin};
-use forgeyard_model::access::EventClass;
+use forgeyard_model::access::{EventClass, Member};
 use forgeyard_model::demand::Demand;
 use forgeyard_model::forge::Person;
 use forgeyard_model::registration::{Registration, TakenAnswer};
@@ -37,7 +37,12 @@ pub(crate) struct Plan {
     pub(crate) scale_sets: Vec<ScaleSetWish>,
     /// Labels of the pool, when they are others than [`LABELS`].
     pub(crate) labels: Vec<String>,
+    /// Rules on what people may do in the farm, given the ids of the person and of the repository.
+    pub(crate) members: Option<Members>,
 }
+
+/// Makes rules on what people may do. The id 0 stands for the reader.
+pub(crate) type Members = Box<dyn Fn(u64, u64) -> Vec<Member> + Send + Sync>;
 
 pub(crate) struct World {
     pub(crate) twin: Twin,
@@ -45,6 +50,8 @@ pub(crate) struct World {
     pub(crate) repository: u64,
     pub(crate) app: u64,
     pub(crate) person: Person,
+    /// Somebody whom no grant names.
+    pub(crate) reader: Person,
     pub(crate) plane: Plane,
     pub(crate) setup: Setup,
     pub(crate) site: Site,
@@ -58,12 +65,12 @@ impl World {
 
     pub(crate) async fn with(plan: Plan) -> Self {
         let twin = Twin::start(forgeyard_forges::twin::Setup::default()).await.unwrap();
-        let (org, repository, app, person) = twin.with(|state| {
+        let (org, repository, app, person, reader) = twin.with(|state| {
             let org = state.add_organization("conda");
             let repository = state.add_repository("conda/feedstock");
             let app = state.add_app(org, "forgeyard", None, webhook_secret());
             state.install(app, org, None);
-            (org, repository, app, state.add_user("maintainer"))
+            (org, repository, app, state.add_user("maintainer"), state.add_user("reader"))
         });
         let mut setup = Setup::new();
         let clock = twin.clock();
@@ -71,6 +78,14 @@ impl World {
         let config = &mut setup.config;
         config.repositories[0].id = repository;
         config.repositories[0].name = "conda/feedstock".to_owned();
+        if let Some(rules) = &plan.members {
+            config.access.members = rules(person.id, repository);
+            for rule in &mut config.access.members {
+                if rule.users.remove(&0) {
+                    rule.users.insert(reader.id);
+                }
+            }
+        }
         let grant = &mut config.access.grants[0];
         grant.repository.id = Some(repository);
         grant.users = [person.id].into();
@@ -92,7 +107,8 @@ impl World {
                 register: plan.register,
                 runner_group: 1,
                 scale_sets: plan.scale_sets,
-            }]);
+            }])
+            .with_logins([(name("github"), login(&twin, app))]);
         }
         let plane = setup.start().await;
         if !plan.silent {
@@ -103,7 +119,8 @@ impl World {
             });
         }
         let site = Site::join(&plane).await;
-        let world = Self { twin, org, repository, app, person, plane, setup, site, served: BTreeSet::new() };
+        let world =
+            Self { twin, org, repository, app, person, reader, plane, setup, site, served: BTreeSet::new() };
         if !plan.unconnected {
             // The first poll is none of what tests count.
             eventually("the first poll is over", || async {
@@ -122,12 +139,12 @@ impl World {
 
     /// The same; something happens at GitHub meanwhile.
     pub(crate) async fn restart_after(self, between: impl FnOnce(&Twin)) -> Self {
-        let Self { twin, org, repository, app, person, plane, mut setup, mut site, served } = self;
+        let Self { twin, org, repository, app, person, reader, plane, mut setup, mut site, served } = self;
         plane.stop().await;
         between(&twin);
         let plane = setup.start().await;
         site.turn().await;
-        Self { twin, org, repository, app, person, plane, setup, site, served }
+        Self { twin, org, repository, app, person, reader, plane, setup, site, served }
     }
 
     pub(crate) fn job(&self, name: &str) -> JobSpec {
@@ -270,6 +287,14 @@ impl World {
     pub(crate) fn conclusion(&self, job: u64) -> Option<Conclusion> {
         self.twin.with(|state| state.job(job).unwrap().view().conclusion)
     }
+}
+
+/// The App as people sign in with it.
+fn login(twin: &Twin, app: u64) -> LoginApp {
+    let (client_id, client_secret) =
+        twin.with(|state| (state.app(app).unwrap().client_id.clone(), state.client_secret(app)));
+    let endpoint = Endpoint::at(twin.base(), &twin.api_url()).unwrap();
+    LoginApp { endpoint, client_id, client_secret, http: HttpOptions::default() }
 }
 
 fn github(twin: &Twin, app: u64) -> Github {

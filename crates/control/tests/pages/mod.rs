@@ -7,7 +7,7 @@ use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_api::people::PipelineView;
 use forgeyard_control::console::{
     Names, Shell, access, artifacts, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, job, log::LogWindow, pipeline, pipelines, queue, sites, status,
+    environments, job, log::LogWindow, pipeline, pipelines, queue, sites, status, terms,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::attempt::AttemptState;
@@ -243,6 +243,13 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         isolation: Isolation::Vm,
         evidence: vec![text.to_owned()],
     };
+    let answered = |decision: Decision| {
+        let mut answered = farm::answered(decision);
+        answered.approval.evidence = vec![text.to_owned()];
+        answered.approval.fix = Some(text.to_owned());
+        answered.role = Some(text.to_owned());
+        answered
+    };
     let mut state = farm::status(true);
     state.alarms = vec![explanation(text)];
     let mut error = ApiError::new(ErrorKind::Conflict, text, text).hint(text);
@@ -255,10 +262,11 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         ("queue", queue::queue(shell, &waiting)),
         ("deliveries", deliveries::deliveries(shell, &came, &Pager::default())),
         ("audit", audit::audit(shell, &events, text, &Pager::default())),
-        ("access refused", access::access(shell, &rules, &question, Some(&deny), Some(text))),
-        ("access allowed", access::access(shell, &rules, &question, Some(&allow), None)),
+        ("access refused", access::access(shell, &rules, &question, Some(&answered(deny)), Some(text))),
+        ("access allowed", access::access(shell, &rules, &question, Some(&answered(allow)), None)),
+        ("terms", terms::terms(shell, &farm::terms(text))),
         ("status", status::status(shell, &state)),
-        ("login", entry::login(shell, text, Some(&error))),
+        ("login", entry::login(shell, text, &[text.to_owned()], Some(&error))),
         ("error", entry::error(shell, &error)),
         ("not found", entry::not_found(shell, text)),
     ]

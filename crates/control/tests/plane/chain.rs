@@ -16,7 +16,8 @@ pub async fn next_job(plane: &Plane, site: &mut Site, at_work: &[&Agent]) -> Age
     loop {
         let set = site.turn().await;
         let known = |attempt| at_work.iter().any(|agent| agent.job.attempt == attempt);
-        if let Some(machine) = set.runners.iter().find(|machine| !known(machine.attempt)) {
+        if let Some(machine) = set.runners.iter().find(|machine| machine.attempt.is_some_and(|id| !known(id)))
+        {
             return Agent::begin(&plane.url, machine).await;
         }
         assert!(Instant::now() < end, "no further job was placed");

@@ -131,6 +131,7 @@ impl Setup {
             local: None,
             forges: self.forges.clone(),
             webhook_secret: Some(webhook_secret()),
+            started_by: "tests".to_owned(),
             artifact_limit: 8 << 20,
             clock: self.clock.clone(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),

@@ -38,7 +38,15 @@ impl Hub {
     pub fn new(state: State, time: Arc<Time>, seed: u64) -> Arc<Self> {
         let (told, calls, kinds) = Default::default();
         let start = time.now();
-        Arc::new(Self { state: Mutex::new(state), time, rng: Mutex::new(Rng::new(seed)), told, calls, kinds, start })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            time,
+            rng: Mutex::new(Rng::new(seed)),
+            told,
+            calls,
+            kinds,
+            start,
+        })
     }
 
     /// Looks at the state, or changes it, at the time of the clock.
@@ -85,8 +93,18 @@ impl Hub {
                         }
                     }
                 };
-                if std::env::var_os("REPLAY_TRACE").is_some_and(|part| request.path.contains(part.to_str().unwrap())) {
-                    println!("TRACE {} {} {} {:?} -> {} closes {closes} until {until:?} {:?}", hub.time.now(), request.method, request.path, request.query, reply.status, String::from_utf8_lossy(&reply.body).chars().take(80).collect::<String>());
+                if std::env::var_os("REPLAY_TRACE")
+                    .is_some_and(|part| request.path.contains(part.to_str().unwrap()))
+                {
+                    println!(
+                        "TRACE {} {} {} {:?} -> {} closes {closes} until {until:?} {:?}",
+                        hub.time.now(),
+                        request.method,
+                        request.path,
+                        request.query,
+                        reply.status,
+                        String::from_utf8_lossy(&reply.body).chars().take(80).collect::<String>()
+                    );
                 }
                 if let Some(until) = until {
                     hub.time.sleep(until.since(hub.time.now())).await;

@@ -9,7 +9,7 @@ use forgeyard_api::agent::{
     FINISH, Finish, HEARTBEAT, Heartbeat, REDEEM, RUNNER_CONFIG, RUNNER_TOOK, Redeem, Redeemed, RunnerConfig,
     RunnerConfigRequest, RunnerTook, VERSION,
 };
-use forgeyard_engine::desired::desired;
+use forgeyard_engine::desired::{TokenOf, desired};
 use forgeyard_forges::twin::{Behaviour, Phase};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::input::Input;
@@ -84,7 +84,13 @@ impl Sites {
     }
 
     /// The signs of life of a machine whose program runs, until the farm wants no more of them.
-    async fn beats(self: Arc<Self>, machine: Arc<Machine>, runner: RunnerId, id: u64, to: (String, String, u32)) {
+    async fn beats(
+        self: Arc<Self>,
+        machine: Arc<Machine>,
+        runner: RunnerId,
+        id: u64,
+        to: (String, String, u32),
+    ) {
         let (path, session, fence) = to;
         loop {
             self.hub.time.sleep(BEAT).await;
@@ -128,7 +134,10 @@ impl Sites {
             {
                 continue;
             }
-            let set = desired(&app.core.read(), id, |attempt| app.keys.attempt_token(attempt));
+            let set = desired(&app.core.read(), id, |of| match of {
+                TokenOf::Attempt(attempt) => app.keys.attempt_token(attempt),
+                TokenOf::Runner(runner) => app.keys.runner_token(runner),
+            });
             let Some(set) = set else { continue };
             for wanted in &set.runners {
                 if machines.contains_key(&wanted.runner) {
@@ -164,8 +173,15 @@ impl Sites {
                 let lease = lease.lease;
                 leases.insert(lease, ObservedLease::Released { lease, sick: Vec::new() });
             }
-            let live: Vec<LeaseId> =
-                app.core.read().index.live_leases.iter().filter(|(at, _)| *at == id).map(|(_, id)| *id).collect();
+            let live: Vec<LeaseId> = app
+                .core
+                .read()
+                .index
+                .live_leases
+                .iter()
+                .filter(|(at, _)| *at == id)
+                .map(|(_, id)| *id)
+                .collect();
             leases.retain(|lease, _| live.contains(lease));
             let report = SiteReport {
                 epoch: set.epoch,
@@ -234,7 +250,9 @@ impl Sites {
         let enter = |state: ObservedState| *machine.state.lock().unwrap() = state;
         // One in a hundred cannot be made, one in two hundred never calls.
         if hub.chance(10) {
-            return enter(ObservedState::Failed { reason: Explanation::new("simulated.not_made", "simulated") });
+            return enter(ObservedState::Failed {
+                reason: Explanation::new("simulated.not_made", "simulated"),
+            });
         }
         enter(ObservedState::Running);
         if hub.chance(5) {

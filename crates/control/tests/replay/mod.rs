@@ -8,7 +8,11 @@
     clippy::panic,
     reason = "a simulation that meets what it does not expect has failed"
 )]
-#![allow(unreachable_pub, dead_code, reason = "a test and an example, which are crates of their own, share it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "a test and an example, which are crates of their own, share it"
+)]
 
 mod hub;
 mod machines;

@@ -84,10 +84,15 @@ pub fn judge(
             let lasted = view.completed_at.map(|at| at.since(job.created_at));
             if view.status != JobStatus::Completed {
                 let known = demand.map_or("unknown", |demand| demand.state.name());
-                breaks("no demand is lost", format!("job {} is {:?}; the farm calls it {known}", job.id, view.status));
+                breaks(
+                    "no demand is lost",
+                    format!("job {} is {:?}; the farm calls it {known}", job.id, view.status),
+                );
             }
             *ends.entry(view.conclusion.map_or("none", Conclusion::name).to_owned()).or_default() += 1;
-            if let (Some(begun), Some(kind)) = (view.started_at.filter(|_| view.runner.is_some()), kinds.get(&job.id)) {
+            if let (Some(begun), Some(kind)) =
+                (view.started_at.filter(|_| view.runner.is_some()), kinds.get(&job.id))
+            {
                 queue.entry(*kind).or_default().0.push(begun.since(job.created_at));
             }
             let fate = told.get(&job.id).cloned().unwrap_or_default();
@@ -99,12 +104,21 @@ pub fn judge(
                 continue;
             };
             if !demand.state.ended() && !matches!(demand.state, DemandState::Refused { .. }) {
-                breaks("no demand is lost", format!("job {} ends as {}: {:?}", job.id, demand.state.name(), demand.reason()));
+                breaks(
+                    "no demand is lost",
+                    format!("job {} ends as {}: {:?}", job.id, demand.state.name(), demand.reason()),
+                );
             }
             let (class, late) = recovery(&fate, job.created_at, demand.created_at);
             noticed.entry(class).or_default().0.push(demand.created_at.since(job.created_at));
             if let Some(late) = late {
-                breaks(late, format!("job {}: queued {}, failed {:?}, known {}, by {:?}", job.id, job.created_at, fate.failed_at, demand.created_at, demand.seen));
+                breaks(
+                    late,
+                    format!(
+                        "job {}: queued {}, failed {:?}, known {}, by {:?}",
+                        job.id, job.created_at, fate.failed_at, demand.created_at, demand.seen
+                    ),
+                );
             }
         }
     });
@@ -117,7 +131,7 @@ pub fn judge(
             *takers.entry(job).or_default() += 1;
         }
         if life.killed_at_work {
-            let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.attempt));
+            let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.work.attempt()?));
             let why = attempt.and_then(|attempt| attempt.verdict.as_ref()).map(|verdict| &verdict.cause);
             breaks("no runner is killed at work", format!("{runner} at job {:?}: {why:?}", life.took));
         }
@@ -128,7 +142,10 @@ pub fn judge(
                     breaks("every runner is gone in 10 minutes", format!("{runner}: {over} to {gone}"));
                 }
             }
-            (_, None) => breaks("every runner is gone in 10 minutes", format!("{runner} stands: {:?}", farm.runners.get(runner).map(|row| &row.state))),
+            (_, None) => breaks(
+                "every runner is gone in 10 minutes",
+                format!("{runner} stands: {:?}", farm.runners.get(runner).map(|row| &row.state)),
+            ),
             (None, Some(_)) => {}
         }
     }
@@ -140,20 +157,28 @@ pub fn judge(
         for (runner, life) in &lives {
             let Some(job) = life.took.and_then(|job| state.job(job)) else { continue };
             if job.view().conclusion == Some(Conclusion::Failure) && job.spec.outcome == Conclusion::Success {
-                let attempt = farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.attempt));
-                let class = attempt.and_then(|attempt| attempt.verdict.as_ref()).map(|verdict| {
-                    verdict.class.clone().unwrap_or_else(|| verdict.cause.clone())
-                });
+                let attempt =
+                    farm.runners.get(runner).and_then(|row| farm.attempts.get(&row.work.attempt()?));
+                let class = attempt
+                    .and_then(|attempt| attempt.verdict.as_ref())
+                    .map(|verdict| verdict.class.clone().unwrap_or_else(|| verdict.cause.clone()));
                 *bad.entry(class.unwrap_or_default()).or_default() += 1;
             }
         }
     });
     let left = hub.with(|state| state.runners().count());
     if left > 0 {
-        let names: Vec<String> = hub.with(|state| state.runners().take(3).map(|row| format!("{row:?}")).collect());
+        let names: Vec<String> =
+            hub.with(|state| state.runners().take(3).map(|row| format!("{row:?}")).collect());
         let ours = hub.with(|state| state.runners().map(|row| row.name.clone()).collect::<Vec<_>>());
-        let rows = farm.runners.values().filter(|row| row.registration.as_ref().is_some_and(|one| ours.contains(&one.name)));
-        let names: Vec<String> = names.into_iter().chain(rows.map(|row| format!("{:?} {:?}", row.state, row.registration))).collect();
+        let rows = farm
+            .runners
+            .values()
+            .filter(|row| row.registration.as_ref().is_some_and(|one| ours.contains(&one.name)));
+        let names: Vec<String> = names
+            .into_iter()
+            .chain(rows.map(|row| format!("{:?} {:?}", row.state, row.registration)))
+            .collect();
         breaks("no registration is left", format!("{left} at the forge: {names:?}"));
     }
     for text in &seen.broken {
@@ -162,8 +187,10 @@ pub fn judge(
     for text in sites.surprises.lock().unwrap().iter() {
         breaks("agents are answered", text.clone());
     }
-    report.broken =
-        broken.into_iter().map(|(promise, (times, example))| format!("{promise}: broken {times} times, as {example}")).collect();
+    report.broken = broken
+        .into_iter()
+        .map(|(promise, (times, example))| format!("{promise}: broken {times} times, as {example}"))
+        .collect();
 
     let text = &mut report.text;
     let _ = writeln!(
@@ -179,7 +206,8 @@ pub fn judge(
     );
     let _ = writeln!(text, "  {:<44} {:>7} {:>9} {:>9} {:>9}", "seconds", "jobs", "p50", "p95", "longest");
     for (kind, spans) in &queue {
-        let _ = writeln!(text, "  {:<44} {}", format!("queued to begun, flavor {}", kind.name()), spans.row());
+        let _ =
+            writeln!(text, "  {:<44} {}", format!("queued to begun, flavor {}", kind.name()), spans.row());
     }
     for (class, spans) in &noticed {
         let _ = writeln!(text, "  {:<44} {}", format!("queued to known, {class}"), spans.row());
@@ -203,7 +231,8 @@ pub fn judge(
             *hours.entry(*hour).or_default() += count;
         }
     }
-    let _ = writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
+    let _ =
+        writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
     let _ = writeln!(text, "  jobs that failed although their steps would have passed: {bad:?}");
     for line in &report.broken {
         let _ = writeln!(text, "  BROKEN: {line}");
@@ -239,7 +268,10 @@ fn recovery(fate: &Told, queued: Timestamp, known: Timestamp) -> (&'static str, 
         None if fate.arrived || fate.tried => ("webhook arrived", None),
         None => {
             let late = known.since(queued) > NEVER_SENT;
-            ("webhook never sent", late.then_some("a webhook that was never sent is made up for in 5 minutes"))
+            (
+                "webhook never sent",
+                late.then_some("a webhook that was never sent is made up for in 5 minutes"),
+            )
         }
     }
 }
@@ -254,7 +286,10 @@ fn launches(farm: &Farm, breaks: &mut impl FnMut(&'static str, String)) {
         attempts.sort_by_key(|attempt| attempt.fence);
         let accepted = attempts
             .iter()
-            .filter(|attempt| attempt.facts.is_some() && attempt.outcome == Some(forgeyard_model::verdict::Outcome::Succeeded))
+            .filter(|attempt| {
+                attempt.facts.is_some()
+                    && attempt.outcome == Some(forgeyard_model::verdict::Outcome::Succeeded)
+            })
             .count();
         if accepted > 1 {
             breaks("at most one attempt of a launch is accepted", format!("{job}: {accepted}"));

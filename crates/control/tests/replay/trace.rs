@@ -103,7 +103,8 @@ pub fn read(corpus: &Path) -> Vec<Start> {
 /// Starts like those of the trace, for machines without it: bursts of one to thirty jobs.
 pub fn made_up(count: usize, seed: u64) -> Vec<Start> {
     let mut rng = Rng::new(seed);
-    let names = ["lintrunner / linux-job", "linux-focal-py3.11 / build", "linux-focal-cuda12.1 / test", "assign"];
+    let names =
+        ["lintrunner / linux-job", "linux-focal-py3.11 / build", "linux-focal-cuda12.1 / test", "assign"];
     let mut starts = Vec::new();
     let mut at = 0;
     while starts.len() < count {
@@ -117,7 +118,9 @@ pub fn made_up(count: usize, seed: u64) -> Vec<Start> {
 }
 
 fn start(fields: &[String]) -> Start {
-    let [time, job, _, conclusion] = fields else { panic!("a line of the trace has {} fields", fields.len()) };
+    let [time, job, _, conclusion] = fields else {
+        panic!("a line of the trace has {} fields", fields.len())
+    };
     let number = |from: usize, to: usize| time[from..to].parse::<u64>().unwrap();
     // All of it is one day.
     let at = number(8, 10) * 86_400 + number(11, 13) * 3600 + number(14, 16) * 60 + number(17, 19);
@@ -161,8 +164,8 @@ pub fn plans(starts: &[Start], load: u32, seed: u64) -> Vec<Plan> {
                 (format!("{} ({place})", start.job), kind, duration, start.success)
             });
             let jobs = jobs.collect();
-            let cancel = (rng.next_u64() % 1000 < CANCELLED)
-                .then(|| Duration::from_secs(1 + rng.below(900) as u64));
+            let cancel =
+                (rng.next_u64() % 1000 < CANCELLED).then(|| Duration::from_secs(1 + rng.below(900) as u64));
             let stranger = rng.next_u64() % 1000 < STRANGERS;
             plans.push(Plan {
                 at: Duration::from_secs(at) / load,

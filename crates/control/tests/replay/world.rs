@@ -129,6 +129,7 @@ impl Plane {
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 1 << 20,
             stop: stop.clone(),
+            logins: Arc::default(),
         };
         serve::work(&app, &stop);
         let router = http::router(app.clone());
@@ -199,18 +200,20 @@ fn most(kind: Kind, settings: &Settings) -> u32 {
 fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]) -> FarmConfig {
     let base = build::config();
     let pool = |kind: Kind| Pool {
-        name: name(kind.name()),
-        provider: name("sandbox"),
-        flavors: [name(kind.name())].into(),
-        image: name("host"),
-        isolation: Isolation::SharedKernel,
-        max: most(kind, settings),
         runners: Some(RunnerOffer {
             labels: [kind.label()].into(),
             exact: false,
             flavor: name(kind.name()),
             program: runner_program(),
         }),
+        ..Pool::new(
+            name(kind.name()),
+            name("sandbox"),
+            [name(kind.name())].into(),
+            name("host"),
+            Isolation::SharedKernel,
+            most(kind, settings),
+        )
     };
     let mut config = FarmConfig {
         pools: Kind::ALL.map(pool).to_vec(),
@@ -236,6 +239,7 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
             resources: Kind::ALL.map(|kind| kind.name().to_owned()).into(),
             events: [EventClass::Push, EventClass::Rerun].into(),
             users: people.iter().map(|person| person.id).collect(),
+            approvers: Default::default(),
             lists: Default::default(),
             teams: Default::default(),
             roles: Default::default(),

@@ -9,7 +9,7 @@ use forgeyard_model::principal::Role;
 use forgeyard_model::{Id, Timestamp};
 
 /// Routes that answer strangers, each for a reason.
-const OPEN: [(&str, &str); 13] = [
+const OPEN: [(&str, &str); 15] = [
     ("/openapi.json", "describes the routes, which are the same everywhere"),
     ("/webhooks/{forge}", "proved by the signature of its body"),
     ("/agent/v1/redeem", "proved by a one-shot token in its body"),
@@ -21,12 +21,14 @@ const OPEN: [(&str, &str); 13] = [
     ("/status", "the public status page"),
     ("/status.json", "the same as JSON"),
     ("/login", "the way in"),
+    ("/login/forge/{forge}", "the way in by a forge"),
+    ("/login/callback", "proved by the state of a sign-in and the browser that began it"),
     ("/logout", "without a session there is nothing to end"),
     ("/assets/{file}", "style and script"),
 ];
 
-/// Asks something, as POST, and changes nothing.
-const ASKS: [&str; 1] = ["/api/v1/access/explain"];
+/// Asks something, as POST, and changes nothing; or is said by everybody for themselves.
+const ASKS: [&str; 3] = ["/api/v1/access/explain", "/api/v1/terms", "/terms"];
 
 /// The path with parameters that are well formed.
 fn filled(path: &str) -> String {
@@ -44,6 +46,7 @@ fn filled(path: &str) -> String {
         ("/sites/", "site"),
         ("/artifacts/", "art"),
         ("/environments/", "env"),
+        ("/demands/", "dem"),
     ];
     let kind = kinds.iter().find(|(part, _)| path.contains(part)).map_or("x", |(_, kind)| kind);
     path.replace("{id}", &id(kind))

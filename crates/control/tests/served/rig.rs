@@ -63,6 +63,7 @@ impl Rig {
             local: None,
             forges: Default::default(),
             webhook_secret: None,
+            started_by: "tests".to_owned(),
             artifact_limit: 1 << 20,
             clock,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
@@ -83,7 +84,12 @@ impl Rig {
     /// A token with this role.
     pub(crate) async fn token(&self, name: &str, role: Role) -> String {
         let token = keys::new_token();
-        let request = TokenRequest { name: name.to_owned(), role, expires_in_seconds: None };
+        let request = TokenRequest {
+            name: name.to_owned(),
+            role,
+            expires_in_seconds: None,
+            repositories: Default::default(),
+        };
         http::people::issue(&self.app, core::farm(), &token, &request).await.unwrap();
         token
     }

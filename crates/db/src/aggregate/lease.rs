@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::link::{Arg, Link};
-use crate::table::{Aggregate, Reference, Table, int, shown, text, time};
+use crate::table::{Aggregate, Reference, Table, int, maybe, shown, text, time};
 use crate::write::Write;
 use forgeyard_model::Timestamp;
 use forgeyard_model::commit::Row;
@@ -26,7 +26,7 @@ impl Aggregate for Lease {
     };
 
     fn cells(&self) -> Vec<Value> {
-        vec![shown(self.site), shown(self.attempt), shown(self.state.name()), time(self.ended_at())]
+        vec![shown(self.site), maybe(self.attempt), shown(self.state.name()), time(self.ended_at())]
     }
 
     fn live(&self) -> bool {

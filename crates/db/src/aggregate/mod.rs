@@ -1,6 +1,7 @@
 //! The aggregates: one file each. A file names the table, its columns and constraints, and which of its rows a restart
 //! needs. The tables themselves are made by the migrations.
 
+mod approval;
 mod artifact;
 mod attempt;
 mod channel;
@@ -13,6 +14,7 @@ mod job;
 pub(crate) mod lease;
 mod ledger;
 mod pipeline;
+mod pool;
 mod runner;
 mod site;
 mod token;
@@ -20,6 +22,7 @@ mod token;
 use crate::Error;
 use crate::table::{self, Aggregate, Table};
 use forgeyard_model::Timestamp;
+use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::channel::Channel;
@@ -33,6 +36,7 @@ use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
 use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
+use forgeyard_model::pool::PoolRecord;
 use forgeyard_model::principal::ApiToken;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
@@ -91,6 +95,10 @@ aggregates! {
     Effect: PendingEffect;
     Token: ApiToken;
     Ledger: LedgerRow;
+    Pool: PoolRecord;
+    Approval: HeadApproval;
+    Acceptance: Acceptance;
+    Config: ConfigVersion;
 }
 
 fn unknown(kind: &str) -> Error {

@@ -1,6 +1,6 @@
 //! Runners: loaded while they may exist, and with the owner of their attempt.
 
-use crate::table::{Aggregate, Reference, Table, int, shown, text, time};
+use crate::table::{Aggregate, Reference, Table, int, maybe, shown, text, time};
 use forgeyard_model::Timestamp;
 use forgeyard_model::runner::Runner;
 use serde_json::Value;
@@ -17,7 +17,7 @@ impl Aggregate for Runner {
     };
 
     fn cells(&self) -> Vec<Value> {
-        vec![shown(self.site), shown(self.attempt), shown(self.state.name()), time(self.ended_at())]
+        vec![shown(self.site), maybe(self.work.attempt()), shown(self.state.name()), time(self.ended_at())]
     }
 
     fn ended_at(&self) -> Option<Timestamp> {

@@ -19,10 +19,11 @@ use forgeyard_model::job::{ForgeRunner, Hold, Job, JobKind, JobSpec, JobState, S
 use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::ledger::{Entry, LedgerRow, RepositoryUse, RunTimes, Stake};
 use forgeyard_model::pipeline::{Pipeline, PipelineState, SourceRecord};
+use forgeyard_model::pool::{Breaker, Bucket, LaunchError, PoolDrain, PoolRecord, PoolSample};
 use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
 use forgeyard_model::resources::{DeviceKind, Flavor, Image, ImageRoot, Isolation};
 use forgeyard_model::rules::Money;
-use forgeyard_model::runner::{Runner, RunnerState};
+use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::site::{HostFacts, Site};
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
 use forgeyard_model::*;
@@ -361,7 +362,7 @@ impl Samples {
                 network: false,
             },
             boots: Image { name: parsed("host"), root: ImageRoot::Host { allow: vec!["/opt/x".to_owned()] } },
-            attempt,
+            work: RunnerWork::Attempt(attempt),
             registration: None,
             state: RunnerState::Requested,
             requested_at: self.at(),
@@ -379,7 +380,7 @@ impl Samples {
         let number = self.number();
         let nonce = "n".to_owned();
         Attempt {
-            id: runner.attempt,
+            id: runner.work.attempt().expect("a runner of an attempt"),
             job: job.id,
             owner: job.owner,
             account: job.account.clone(),
@@ -417,7 +418,7 @@ impl Samples {
         Lease {
             id: self.id(),
             site: attempt.site,
-            attempt: attempt.id,
+            attempt: Some(attempt.id),
             runner: attempt.runner,
             devices,
             state: LeaseState::Claimed,
@@ -559,7 +560,56 @@ impl Samples {
             created_at: self.at(),
             expires_at: number.is_multiple_of(2).then(|| self.at()),
             revoked_at: None,
+            repositories: (1..number % 3).collect(),
+            forge_roles: (0..number % 3).map(|id| (u64::MAX - id, AWKWARD.to_owned())).collect(),
             generation: 1,
+        }
+    }
+
+    /// A machine that waits for work, with a lease of a device that it once held.
+    fn waits(&mut self, site: &Site, turn: u64) -> (Runner, Lease) {
+        let id: AttemptId = self.id();
+        let mut runner = self.runner(site, id);
+        let lease = Lease {
+            id: self.id(),
+            site: site.id,
+            attempt: None,
+            runner: runner.id,
+            devices: Vec::new(),
+            state: LeaseState::Claimed,
+            claimed_at: self.at(),
+            held_at: None,
+            ended_at: None,
+            since: self.at(),
+            deadline: Some(self.at()),
+            generation: 1,
+        };
+        let nonce = pick(turn, vec![None, Some(AWKWARD.to_owned())]);
+        runner.work = RunnerWork::Warm { nonce, lease: Some(lease.id) };
+        (runner, lease)
+    }
+
+    /// What is remembered of a pool.
+    pub fn pool(&mut self, turn: u64) -> PoolRecord {
+        let (until, trips, runner) = (self.at(), 3, self.id());
+        let number = self.number();
+        PoolRecord {
+            drain: number.is_multiple_of(2).then(|| PoolDrain { since: until, by: AWKWARD.to_owned() }),
+            bucket: number.is_multiple_of(3).then_some(Bucket { millis: 1500, at: until }),
+            breaker: pick(
+                turn,
+                vec![
+                    Breaker::Closed { failures: 2 },
+                    Breaker::Open { until, trips },
+                    Breaker::HalfOpen { trips },
+                    Breaker::Probing { runner, until, trips },
+                ],
+            ),
+            last_error: Some(LaunchError { at: until, runner, reason: reason("runner.not_made") }),
+            used_at: Some(until),
+            samples: vec![PoolSample { at: until, busy: 1, warm: 2, waiting: 3 }],
+            generation: 1,
+            ..PoolRecord::new(parsed(&format!("pool-{number:x}-{turn}")))
         }
     }
 
@@ -692,8 +742,13 @@ impl Samples {
         .map(|effect| self.effect(effect));
         let token = self.token();
         let ledger = [self.ledger(), self.ledger()];
+        let (waits, held) = self.waits(&site, turn);
+        let pool = self.pool(turn);
         let mut rows: Vec<Row> = vec![
             // Children before parents: references are checked at the end.
+            held.into(),
+            waits.into(),
+            pool.into(),
             lease.into(),
             attempt.into(),
             runner.into(),
@@ -705,6 +760,9 @@ impl Samples {
             environment.into(),
             channel.into(),
             token.into(),
+            self.approval().into(),
+            self.acceptance().into(),
+            self.config().into(),
             pipeline.into(),
             demand.into(),
             delivery.into(),

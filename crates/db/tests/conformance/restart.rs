@@ -1,6 +1,6 @@
 //! What is there after a restart.
 
-use crate::support::{Backend, Farm, everything, next, sorted};
+use crate::support::{Backend, Farm, everything, next, sorted, standing};
 use forgeyard_db::EventQuery;
 use forgeyard_db::testing::samples::Samples;
 use forgeyard_model::attempt::{Attempt, AttemptState};
@@ -33,7 +33,7 @@ async fn what_was_committed_is_there_after_a_crash_and_after_a_restart(
     let snapshot = farm.store.load(Timestamp::from_micros(0)).await.unwrap();
     assert_eq!(snapshot.last_seq, 5);
     assert_eq!(snapshot.last_at, farm.samples.at());
-    assert_eq!(sorted(snapshot.rows.clone()), sorted(written));
+    assert_eq!(sorted(snapshot.rows.clone()), sorted(standing(written)));
     let query = EventQuery { subject: None, before: None, limit: 1000 };
     let events = farm.store.events(query.clone()).await.unwrap();
 

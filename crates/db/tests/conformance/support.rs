@@ -140,3 +140,14 @@ macro_rules! next {
     }};
 }
 pub(crate) use next;
+
+/// Of rows that were written, those that a restart loads: of configurations the newest alone.
+pub(crate) fn standing(mut rows: Vec<Row>) -> Vec<Row> {
+    let number = |row: &Row| match row {
+        Row::Config(config) => Some(config.number),
+        _ => None,
+    };
+    let newest = rows.iter().filter_map(number).max();
+    rows.retain(|row| number(row).is_none_or(|number| Some(number) == newest));
+    rows
+}

@@ -4,13 +4,14 @@
 //! growing pauses and never in a loop; a job that nobody can vouch for is held meanwhile, not refused.
 
 use super::{labels, launch};
-use crate::gate::{self, Admitted, Approval, Run};
+use crate::approvals;
+use crate::gate::{self, Admitted, Run};
 use crate::lifecycle::DemandEvent;
 use crate::tx::Tx;
-use forgeyard_model::demand::{Admission, Demand, DemandState, RunFacts, Vouch};
+use forgeyard_model::demand::{Admission, Demand, DemandState, RunFacts};
 use forgeyard_model::effect::Effect;
-use forgeyard_model::forge::{Person, Repository};
-use forgeyard_model::input::{Refusal, RefusalKind, Reply};
+use forgeyard_model::forge::Repository;
+use forgeyard_model::input::Refusal;
 use forgeyard_model::{DemandId, EffectId, Explanation, Id, Lane};
 use std::time::Duration;
 
@@ -96,6 +97,9 @@ fn foreseen(tx: &Tx<'_>, demand: &Demand) -> Option<Explanation> {
 
 /// The run was read.
 pub(crate) fn found(tx: &mut Tx<'_>, run: &RunOf, facts: &RunFacts) -> Result<(), Refusal> {
+    if let Some(number) = facts.pull_request {
+        approvals::new_head_of_run(tx, &run.repository, number, facts)?;
+    }
     for mut demand in of_run(tx, run) {
         let (id, unread) = (demand.id, demand.state == DemandState::Unread);
         if demand.facts.is_none() && !demand.state.ended() {
@@ -143,33 +147,30 @@ fn refuse(tx: &mut Tx<'_>, mut demand: Demand, reason: Explanation) -> Result<()
     tx.move_demand(demand, DemandEvent::DemandRefused, DemandState::Refused { reason })
 }
 
-/// The approval that a demand has, as the gate wants it.
-pub(crate) fn approval(demand: &Demand) -> Option<Approval> {
-    demand.vouch.as_ref().map(|vouch| Approval {
-        repository: demand.repository.id,
-        head_sha: vouch.head_sha.clone(),
-        by: vouch.by.clone(),
-    })
+/// What the gate says of a demand.
+pub(crate) enum Judged {
+    /// It may use these pools.
+    Allowed(Admission),
+    /// It may, once somebody approves its head.
+    Held(Explanation),
+    /// It may not.
+    Refused(Explanation),
 }
 
-/// Asks the gate for every pool that serves the labels. One that allows is enough.
-pub(crate) fn decide(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
-    let mut demand = tx.demand(id)?;
-    let Some(facts) = demand.facts.clone() else { return Ok(()) };
+/// Asks the gate for every pool that serves the labels. One that allows is enough. Without facts of the run nobody is
+/// allowed anything.
+pub(crate) fn judge(tx: &Tx<'_>, demand: &Demand) -> Judged {
+    let Some(facts) = &demand.facts else { return Judged::Refused(run_missing()) };
     let config = tx.config();
     let repository = config.repository(&demand.repository.forge, demand.repository.id);
-    let run = Run {
-        repository: &demand.repository,
-        facts: &facts,
-        sender: demand.sender.as_ref(),
-        hook_actor: None,
-    };
-    let approval = approval(&demand);
+    let run = Run { repository: &demand.repository, facts, sender: demand.sender.as_ref(), hook_actor: None };
+    let approval = approvals::of_head(tx, &demand.repository, &facts.head_sha);
+    let access = approvals::access(tx);
     let mut admission: Option<Admission> = None;
     let (mut holds, mut denials) = (Vec::new(), Vec::new());
     for pool in labels::serving(config, &demand.labels) {
         let name = pool.name.as_str();
-        match gate::decide_run(&run, repository, name, &config.access, approval.as_ref()) {
+        match gate::decide_run(&run, repository, name, &access, approval.as_ref()) {
             Admitted::Allow { isolation, .. } if pool.isolation < isolation => {
                 let text = format!(
                     "pool {name} keeps jobs apart by {:?}, this job needs {isolation:?}",
@@ -196,15 +197,11 @@ pub(crate) fn decide(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
             Admitted::Deny { reason } => denials.push(reason),
         }
     }
-    demand.decided_under = Some(tx.ctx.config_digest);
     if let Some(mut admission) = admission {
         admission.by.sort();
         admission.by.dedup();
-        demand.admission = Some(admission);
-        tx.put(demand);
-        return launch::want(tx, id);
+        return Judged::Allowed(admission);
     }
-    demand.admission = None;
     let held = !holds.is_empty();
     let mut reasons = holds.into_iter().chain(denials);
     let mut reason = reasons.next().unwrap_or_else(|| {
@@ -216,10 +213,33 @@ pub(crate) fn decide(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
             reason = reason.with(other.message);
         }
     }
-    if held {
-        return tx.move_demand(demand, DemandEvent::DemandHeld, DemandState::Held { reason, until: None });
+    match held.then(|| approvals::refused(tx, &demand.repository, &facts.head_sha)) {
+        Some(Some(refused)) => Judged::Refused(refused),
+        Some(None) => Judged::Held(reason),
+        None => Judged::Refused(reason),
     }
-    refuse(tx, demand, reason)
+}
+
+/// Asks the gate, and lets the demand in, holds or refuses it.
+pub(crate) fn decide(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
+    let mut demand = tx.demand(id)?;
+    if demand.facts.is_none() {
+        return Ok(());
+    }
+    let judged = judge(tx, &demand);
+    demand.decided_under = Some(tx.ctx.config_digest);
+    demand.admission = None;
+    match judged {
+        Judged::Allowed(admission) => {
+            demand.admission = Some(admission);
+            tx.put(demand);
+            launch::want(tx, id)
+        }
+        Judged::Held(reason) => {
+            tx.move_demand(demand, DemandEvent::DemandHeld, DemandState::Held { reason, until: None })
+        }
+        Judged::Refused(reason) => refuse(tx, demand, reason),
+    }
 }
 
 /// A demand that was refused or held under another configuration is decided again.
@@ -240,48 +260,4 @@ pub(crate) fn resume(tx: &mut Tx<'_>, demand: Demand) -> Result<(), Refusal> {
     }
     tx.move_demand(demand, DemandEvent::DemandUnread, DemandState::Unread)?;
     look_up(tx, id)
-}
-
-/// Somebody approved a head. It counts for every job of the repository at that head; whether that person may is asked of
-/// the gate.
-pub(crate) fn approved(
-    tx: &mut Tx<'_>,
-    id: DemandId,
-    head_sha: String,
-    person: Person,
-) -> Result<Reply, Refusal> {
-    let asked = tx.demand(id)?;
-    let head =
-        |demand: &Demand| demand.facts.as_ref().map_or(&demand.head_sha, |facts| &facts.head_sha).clone();
-    if head(&asked) != head_sha {
-        let text = format!("the head of {id} is {}, not {head_sha}", head(&asked));
-        return Err(Refusal::new(RefusalKind::Conflict, "approval.other_head", text)
-            .fix("look at the head that is there now"));
-    }
-    let at = tx.now();
-    let live: Vec<Demand> =
-        tx.farm().index.live_demands.iter().filter_map(|id| tx.farm().demands.get(id).cloned()).collect();
-    for mut demand in live {
-        let same = demand.repository.forge == asked.repository.forge
-            && demand.repository.id == asked.repository.id
-            && head(&demand) == head_sha;
-        if !same {
-            continue;
-        }
-        let (id, held) = (demand.id, matches!(demand.state, DemandState::Held { until: None, .. }));
-        demand.vouch = Some(Vouch { head_sha: head_sha.clone(), by: person.clone(), at });
-        let name = demand.state.name();
-        tx.event(
-            "DemandApproved",
-            id,
-            Some(name),
-            name,
-            Some(format!("by {} (id {})", person.login, person.id)),
-        );
-        tx.put(demand);
-        if held {
-            decide(tx, id)?;
-        }
-    }
-    Ok(Reply::Done)
 }

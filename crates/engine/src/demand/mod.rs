@@ -206,7 +206,6 @@ fn first(tx: &mut Tx<'_>, source: Source, rank: ForgeRank, report: &WorkflowJob)
         lookups: 0,
         admission: None,
         decided_under: None,
-        vouch: None,
         launch: None,
         launches: 0,
         taken_by: None,
@@ -344,4 +343,4 @@ pub(crate) fn withdraw(tx: &mut Tx<'_>, demand: Demand, reason: Explanation) -> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

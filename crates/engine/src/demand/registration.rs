@@ -97,7 +97,7 @@ fn of_name(tx: &Tx<'_>, runner: RunnerId, name: &str) -> Option<(Runner, Registr
 /// Whether somebody still waits for the configuration of this name.
 pub(crate) fn wants_name(tx: &Tx<'_>, runner: RunnerId, name: &str) -> bool {
     of_name(tx, runner, name).is_some_and(|(runner, registration)| {
-        let attempt = tx.farm().attempts.get(&runner.attempt);
+        let attempt = runner.work.attempt().and_then(|id| tx.farm().attempts.get(&id));
         registration.state == RegistrationState::Asked && attempt.is_some_and(|attempt| attempt.state.live())
     })
 }
@@ -141,7 +141,7 @@ pub(crate) fn name_taken(tx: &mut Tx<'_>, runner: RunnerId, taken: &str) -> Resu
         return give_up(tx, runner, ending::lost("forge.name_taken", text, RetryPolicy::RB));
     }
     registration.asks += 1;
-    registration.name = name(runner.attempt, registration.asks);
+    registration.name = name(tx.attempt_of(&runner)?.id, registration.asks);
     registration.scale_set = set_of(tx, registration.demand);
     ask(tx, &runner, &registration);
     runner.registration = Some(Box::new(registration));
@@ -167,7 +167,7 @@ pub(crate) fn not_minted(
 }
 
 fn give_up(tx: &mut Tx<'_>, runner: Runner, verdict: Verdict) -> Result<(), Refusal> {
-    let attempt = runner.attempt;
+    let attempt = tx.attempt_of(&runner)?.id;
     tx.move_registration(runner, RegistrationEvent::RegistrationGone, RegistrationState::Gone)?;
     end_live(tx, attempt, verdict)
 }
@@ -312,7 +312,7 @@ pub(crate) fn forgotten(
     }
     tx.move_registration(runner, RegistrationEvent::RegistrationGone, RegistrationState::Gone)?;
     let runner = tx.runner(id)?;
-    let attempt = tx.attempt(runner.attempt)?;
+    let attempt = tx.attempt_of(&runner)?;
     if attempt.state.live() {
         let owed = tx.farm().owed_by(attempt.job).is_some();
         let verdict = if owed {
@@ -336,7 +336,7 @@ pub(crate) fn busy(tx: &mut Tx<'_>, runner: RunnerId, name: &str) -> Result<(), 
         return Ok(());
     };
     let RegistrationState::Leaving { runner: at_forge, .. } = registration.state else { return Ok(()) };
-    let attempt = tx.attempt(runner.attempt)?;
+    let attempt = tx.attempt_of(&runner)?;
     match at_forge.filter(|_| attempt.state.live()) {
         Some(at_forge) => {
             registration.busy = true;
@@ -364,7 +364,7 @@ pub(crate) fn busy(tx: &mut Tx<'_>, runner: RunnerId, name: &str) -> Result<(), 
 
 /// A registered runner that has taken nothing for long is forgotten, unless it is busy after all.
 pub(crate) fn idle(tx: &mut Tx<'_>, runner: Runner) -> Result<(), Refusal> {
-    let attempt = tx.attempt(runner.attempt)?;
+    let attempt = tx.attempt_of(&runner)?;
     if !attempt.state.live() {
         return Ok(());
     }
@@ -379,7 +379,7 @@ pub(crate) fn waits_in_vain(tx: &Tx<'_>, runner: &Runner) -> bool {
     let taken = registration.taken.as_ref().is_some_and(|taken| !matches!(taken.answer, TakenAnswer::Asked));
     let due = registration.idle_until.is_some_and(|until| until <= tx.now());
     due && !taken && !registration.busy && matches!(registration.state, RegistrationState::Minted { .. }) && {
-        let attempt = tx.farm().attempts.get(&runner.attempt);
+        let attempt = runner.work.attempt().and_then(|id| tx.farm().attempts.get(&id));
         let demands = attempt.and_then(|attempt| tx.farm().index.launch_for.get(&attempt.job));
         let mut demands = demands.into_iter().flatten().filter_map(|id| tx.farm().demands.get(id));
         !demands.any(|demand: &Demand| demand.state == DemandState::Running && demand.taken_by.is_some())

@@ -5,12 +5,13 @@
 //! was made for, launches change hands: the robbed demand gets the launch of the one that was served, or a new one, and
 //! keeps its place in the queue.
 
-use super::{admit, launch, time};
+use super::{launch, time};
 use crate::agents::live;
 use crate::farm::Farm;
 use crate::gate::{self, Admitted, Run};
 use crate::lifecycle::DemandEvent;
 use crate::tx::{Tx, missing};
+use crate::{approvals, people};
 use forgeyard_model::demand::{Demand, DemandState, ForgeRank, RunFacts, Taker};
 use forgeyard_model::effect::Effect;
 use forgeyard_model::forge::WorkflowJob;
@@ -63,7 +64,7 @@ fn run(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> {
 /// A runner of ours has a job: the reservation moves.
 fn bind(tx: &mut Tx<'_>, id: DemandId, runner: RunnerId) -> Result<(), Refusal> {
     let mut runner = tx.runner(runner)?;
-    let taker = tx.attempt(runner.attempt)?.job;
+    let taker = tx.attempt_of(&runner)?.job;
     if let Some(registration) = runner.registration.as_deref_mut() {
         (registration.idle_until, registration.busy) = (None, false);
         tx.put(runner);
@@ -263,11 +264,12 @@ fn ask(tx: &Tx<'_>, runner: &Runner, job: &TakenJob, facts: &RunFacts) -> TakenA
     let repository = config.repository(&job.repository.forge, job.repository.id);
     let siblings =
         || tx.farm().demands_of_run(&job.repository.forge, job.run).filter(|demand| of_job(demand, job));
-    let approval = siblings().filter_map(admit::approval).next();
+    let approval = approvals::of_head(tx, &job.repository, &facts.head_sha);
+    let access = approvals::access(tx);
     let sender = siblings().find_map(|demand| demand.sender.as_ref());
     let run = Run { repository: &job.repository, facts, sender, hook_actor: job.actor.as_ref() };
     let pool = config.pool(&runner.pool);
-    match gate::decide_run(&run, repository, runner.pool.as_str(), &config.access, approval.as_ref()) {
+    match gate::decide_run(&run, repository, runner.pool.as_str(), &access, approval.as_ref()) {
         Admitted::Allow { isolation, .. } if pool.is_none_or(|pool| pool.isolation < isolation) => {
             let text = format!("it needs {isolation:?}, which pool {} does not give", runner.pool);
             TakenAnswer::Refused { reason: Explanation::new("gate.isolation", text) }
@@ -275,6 +277,25 @@ fn ask(tx: &Tx<'_>, runner: &Runner, job: &TakenJob, facts: &RunFacts) -> TakenA
         Admitted::Allow { by, .. } => TakenAnswer::Allowed { by },
         Admitted::Hold { reason } | Admitted::Deny { reason } => TakenAnswer::Refused { reason },
     }
+}
+
+/// Asks the second gate again about what a runner already works on. Refused now, its machine is ended.
+pub(crate) fn again(tx: &mut Tx<'_>, id: RunnerId) -> Result<(), Refusal> {
+    let mut runner = tx.runner(id)?;
+    let taken = runner.registration.as_deref().and_then(|registration| registration.taken.clone());
+    let Some(Taken { job, facts: Some(facts), answer: TakenAnswer::Allowed { .. }, .. }) = taken else {
+        return Ok(());
+    };
+    let TakenAnswer::Refused { reason } = ask(tx, &runner, &job, &facts) else { return Ok(()) };
+    let name = runner.state.name();
+    let why = format!("no longer allowed: {}", reason.message);
+    tx.event("TakenRevoked", id, Some(name), name, Some(why.clone()));
+    let launch = tx.attempt_of(&runner)?.job;
+    if let Some(Registration { taken: Some(taken), .. }) = runner.registration.as_deref_mut() {
+        taken.answer = TakenAnswer::Refused { reason };
+    }
+    tx.put(runner);
+    people::stop(tx, launch, &why)
 }
 
 fn answered(
@@ -288,7 +309,7 @@ fn answered(
     };
     (taken.answer, taken.facts) = (answer.clone(), facts);
     let (name, job) = (runner.state.name(), taken.job.clone());
-    let (attempt, id) = (runner.attempt, runner.id);
+    let (attempt, id) = (tx.attempt_of(&runner)?.id, runner.id);
     let (event, note) = match &answer {
         TakenAnswer::Refused { reason } => ("TakenRefused", reason.message.clone()),
         TakenAnswer::Asked | TakenAnswer::Allowed { .. } => ("TakenAllowed", format!("job `{}`", job.key)),

@@ -91,7 +91,10 @@ fn approved(
     grant: &Grant,
     access: &Access,
 ) -> Result<String, String> {
-    let by = shown(&approval.by);
+    let by = match approval.by.id {
+        0 => format!("the token `{}`", approval.by.login),
+        _ => shown(&approval.by),
+    };
     if approval.repository != asked.repository.id {
         return Err(format!("the approval by {by} is for repository {}", approval.repository));
     }
@@ -101,17 +104,9 @@ fn approved(
             approval.head_sha, asked.head_sha
         ));
     }
-    if !names_somebody(grant) {
-        return Err(format!(
-            "the approval by {by} does not count here: the grant names nobody who may approve"
-        ));
-    }
-    match passes(&approval.by, asked.repository.id, grant, access) {
+    match super::approve::under(grant, asked.known, access, &approval.by, approval.role) {
         Ok(how) => Ok(format!("{by} approved commit {} and {how}", asked.head_sha)),
-        Err(lacks) => {
-            let lacks: Vec<String> = lacks.into_iter().map(|lack| lack.what).collect();
-            Err(format!("the approval by {by} does not count: {by} {}", lacks.join(" and ")))
-        }
+        Err(why) => Err(format!("the approval by {by} does not count: {by} {why}")),
     }
 }
 
@@ -140,10 +135,31 @@ fn passes(person: &Person, repository: u64, grant: &Grant, access: &Access) -> R
             }),
         }
     }
+    lacks.extend(unaccepted(person, access));
+    if lacks.is_empty() { Ok(how) } else { Err(lacks) }
+}
+
+/// Whether a person passes a grant, in words.
+pub(super) fn member(
+    person: &Person,
+    repository: u64,
+    grant: &Grant,
+    access: &Access,
+) -> Result<String, String> {
+    passes(person, repository, grant, access)
+        .map_err(|lacks| lacks.into_iter().map(|lack| lack.what).collect::<Vec<_>>().join(" and "))
+}
+
+/// What a person lacks as to the terms.
+pub(super) fn terms(person: &Person, access: &Access) -> Option<String> {
+    unaccepted(person, access).map(|lack| lack.what)
+}
+
+fn unaccepted(person: &Person, access: &Access) -> Option<Lack> {
     let accepted = access.terms_accepted.get(&person.id).copied().unwrap_or(0);
-    if accepted < access.terms_version {
+    (accepted < access.terms_version).then(|| {
         let before = if accepted == 0 { String::new() } else { format!(", only {accepted}") };
-        lacks.push(Lack {
+        Lack {
             what: format!(
                 "has not accepted version {} of the terms of service{before}",
                 access.terms_version
@@ -154,9 +170,8 @@ fn passes(person: &Person, repository: u64, grant: &Grant, access: &Access) -> R
                 access.terms_version
             ),
             terms: true,
-        });
-    }
-    if lacks.is_empty() { Ok(how) } else { Err(lacks) }
+        }
+    })
 }
 
 /// Where the person stands in the grant.
@@ -209,6 +224,6 @@ fn not_a_member(person: &Person, grant: &Grant, access: &Access) -> Lack {
     Lack { what, fix: format!("add id {} to {place}", person.id), terms: false }
 }
 
-fn shown(person: &Person) -> String {
+pub(super) fn shown(person: &Person) -> String {
     format!("{} (id {})", person.login, person.id)
 }

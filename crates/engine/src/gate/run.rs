@@ -16,7 +16,7 @@
 
 use super::class::Class;
 use super::{Approval, Asked, check, known, of_repository, opening};
-use forgeyard_model::access::{Access, Decision, EventClass};
+use forgeyard_model::access::{Access, EventClass};
 use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::demand::RunFacts;
 use forgeyard_model::forge::{Person, Repository};
@@ -75,18 +75,17 @@ pub fn decide_run(
         let rerun = (run.facts.run_attempt > 1)
             .then(|| format!("attempt {} of the run: it was run again", run.facts.run_attempt));
         let subjects = subjects(run, class.event, rerun.is_some())?;
-        let asked =
-            Asked { repository: run.repository, head_sha: &run.facts.head_sha, class, rerun, subjects };
+        let asked = Asked {
+            repository: run.repository,
+            known: repository,
+            head_sha: &run.facts.head_sha,
+            class,
+            rerun,
+            subjects,
+        };
         check(&asked, resource, access, approval)
     });
-    match decided {
-        Ok(Decision::Allow { by, lane, isolation, evidence }) => {
-            Admitted::Allow { by, lane, isolation, evidence }
-        }
-        Ok(Decision::Deny { reason }) => Admitted::Deny { reason },
-        Err(refused) if refused.approvable => Admitted::Hold { reason: refused.reason },
-        Err(refused) => Admitted::Deny { reason: refused.reason },
-    }
+    super::admitted(decided)
 }
 
 /// A refusal that no fact of the run can change: then nobody needs to ask the forge for them.

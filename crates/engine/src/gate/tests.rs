@@ -85,6 +85,7 @@ fn grant() -> Grant {
         teams: BTreeSet::new(),
         roles: BTreeSet::new(),
         isolation: None,
+        approvers: None,
     }
 }
 
@@ -101,7 +102,7 @@ fn run(event: &ForgeEvent, access: &Access) -> Decision {
 }
 
 fn approval() -> Approval {
-    Approval { repository: REPOSITORY, head_sha: HEAD.to_owned(), by: person(MAINTAINER) }
+    Approval { repository: REPOSITORY, head_sha: HEAD.to_owned(), by: person(MAINTAINER), role: None }
 }
 
 fn denied(decision: Decision) -> Explanation {
@@ -335,7 +336,11 @@ fn older_terms_do_not_count_for_newer_ones() {
     access.terms_accepted.insert(MAINTAINER, 1);
     let reason = denied(run(&event(push("main"), MAINTAINER, None), &access));
     assert_eq!(reason.code, "gate.terms_not_accepted");
-    assert_eq!(reason.fix.unwrap(), "maintainer (id 1) accepts version 2 of the terms of service");
+    assert_eq!(
+        reason.fix.unwrap(),
+        "maintainer (id 1) accepts version 2 of the terms of service; sign in to the console and accept them under Terms, \
+         or run `forgeyard terms accept --version 2`"
+    );
     access.terms_accepted.insert(MAINTAINER, 2);
     allowed(run(&event(push("main"), MAINTAINER, None), &access));
 }
@@ -491,6 +496,7 @@ fn some_approval() -> impl Strategy<Value = Option<Approval>> {
         repository,
         head_sha: if same { HEAD.to_owned() } else { HEAD.replace('0', "1") },
         by: person(by),
+        role: None,
     }))
 }
 

@@ -7,7 +7,7 @@
 
 use super::{account_of, caps, ledger, order};
 use crate::farm::Farm;
-use crate::placement;
+use crate::pools::canary;
 use forgeyard_model::account::WorkClass;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::config::FarmConfig;
@@ -113,7 +113,7 @@ fn expected<'a>(
         return (Some(now), "it was not looked at yet".to_owned());
     };
     let Some(flavor) = config.flavor(&spec.flavor) else { return unknown("its flavor is not configured") };
-    let pools = placement::pools(config, flavor, spec);
+    let pools = canary::candidates(farm, config, job, flavor, spec, now);
     let gpu = |flavor: &'a forgeyard_model::resources::Flavor| match spec.forge_runner {
         Some(_) => flavor.gpu.as_ref(),
         None => spec.gpu.as_ref(),

@@ -11,6 +11,7 @@
 //! first then.
 
 use crate::placement;
+use crate::pools::canary;
 use crate::queue::ledger;
 use crate::tx::Tx;
 use forgeyard_model::device::{Device, DeviceState};
@@ -112,7 +113,7 @@ impl Look {
 fn reserve(tx: &Tx<'_>, job: &Job, spec: &JobSpec) -> Option<Reservation> {
     let config = tx.config();
     let flavor = config.flavor(&spec.flavor)?;
-    let pools = placement::pools(config, flavor, spec);
+    let pools = canary::candidates(tx.farm(), config, job, flavor, spec, tx.now());
     let places = pools.iter().flat_map(|(pool, flavor)| {
         let gpu = if spec.forge_runner.is_some() { flavor.gpu.as_ref() } else { spec.gpu.as_ref() };
         let sites = tx.farm().sites.values().filter(|site| serves(tx, site, pool, spec));
@@ -153,7 +154,9 @@ fn at(tx: &Tx<'_>, job: &Job, site: &Site, flavor: &Flavor, gpu: Option<&GpuRequ
         .take_while(|(owner, _)| *owner == site.id)
         .filter_map(|(_, id)| farm.runners.get(id))
         .map(|runner| {
-            let attempt = farm.attempts.get(&runner.attempt).filter(|attempt| attempt.state.live());
+            // A machine that waits for work makes room for who needs it.
+            let attempt = runner.work.attempt().and_then(|id| farm.attempts.get(&id));
+            let attempt = attempt.filter(|attempt| attempt.state.live());
             let end = attempt.map_or(Some(now), |attempt| ledger::ends(attempt, now));
             (end.unwrap_or(Timestamp::from_micros(i64::MAX)), runner.shape.memory_mib)
         })
@@ -179,9 +182,9 @@ fn free_at(tx: &Tx<'_>, device: &Device) -> Option<Timestamp> {
     match &device.state {
         DeviceState::Ready | DeviceState::Resetting { .. } | DeviceState::Verifying { .. } => Some(tx.now()),
         DeviceState::Leased { lease } => {
-            let attempt =
-                tx.farm().leases.get(lease).and_then(|lease| tx.farm().attempts.get(&lease.attempt))?;
-            if attempt.state.live() { ledger::ends(attempt, tx.now()) } else { Some(tx.now()) }
+            let attempt = tx.farm().leases.get(lease)?.attempt.and_then(|id| tx.farm().attempts.get(&id));
+            let live = attempt.filter(|attempt| attempt.state.live());
+            live.map_or(Some(tx.now()), |attempt| ledger::ends(attempt, tx.now()))
         }
         DeviceState::Quarantined { .. } => None,
     }

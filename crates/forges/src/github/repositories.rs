@@ -27,6 +27,18 @@ pub enum Role {
 }
 
 impl Role {
+    /// GitHub's name of it; none for nothing.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Read => Some("read"),
+            Self::Triage => Some("triage"),
+            Self::Write => Some("write"),
+            Self::Maintain => Some("maintain"),
+            Self::Admin => Some("admin"),
+        }
+    }
+
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "none" => Self::None,

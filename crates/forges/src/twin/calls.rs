@@ -264,6 +264,9 @@ impl State {
         if let Some(page) = self.page(request) {
             return Outcome::Answer(page);
         }
+        if request.path.starts_with("/login/oauth/") {
+            return Outcome::Answer(self.login_calls(request));
+        }
         let prefix = self.setup.api_prefix.clone();
         let Some(path) = request.path.strip_prefix(&prefix) else {
             return Outcome::Answer(Reply::message(404, "Not Found: no simulated page is here"));

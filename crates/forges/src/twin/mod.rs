@@ -27,6 +27,7 @@ mod hooks;
 mod jit;
 mod jobs;
 mod limits;
+mod login;
 mod pages;
 mod repositories;
 mod rest;

@@ -106,6 +106,7 @@ pub struct State {
     pub(super) apps: BTreeMap<u64, App>,
     pub(super) installations: BTreeMap<u64, Installation>,
     pub(super) tokens: BTreeMap<String, Token>,
+    pub(super) logins: super::login::Logins,
     /// Codes of manifests: the App that was made, and when.
     pub(super) manifests: BTreeMap<String, (u64, Timestamp)>,
     pub(super) runs: BTreeMap<u64, Run>,
@@ -176,6 +177,7 @@ impl State {
             apps: BTreeMap::new(),
             installations: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            logins: Default::default(),
             manifests: BTreeMap::new(),
             runs: BTreeMap::new(),
             jobs: BTreeMap::new(),

@@ -108,7 +108,7 @@ pub async fn why(args: WhyArgs) -> Result<ExitCode> {
 }
 
 /// The demand that is meant.
-async fn find(client: &Client, what: &str) -> Result<DemandId> {
+pub(super) async fn find(client: &Client, what: &str) -> Result<DemandId> {
     if let Ok(id) = what.parse::<DemandId>() {
         return Ok(id);
     }

@@ -47,7 +47,9 @@ pub async fn run(command: LeaseCommand) -> Result<ExitCode> {
                         vec![
                             lease.id.to_string(),
                             lease.state.name().to_owned(),
-                            lease.attempt.to_string(),
+                            lease
+                                .attempt
+                                .map_or_else(|| format!("none yet, {}", lease.runner), |id| id.to_string()),
                             at(lease.since),
                         ]
                     })

@@ -2,6 +2,7 @@
 //! prints what it learnt.
 
 pub mod access;
+pub mod approve;
 pub mod artifact;
 pub mod audit;
 pub mod channel;
@@ -10,6 +11,7 @@ pub mod device;
 pub mod doctor;
 pub mod environment;
 pub mod forge;
+pub mod history;
 pub mod image;
 pub mod job;
 pub mod lease;
@@ -18,6 +20,7 @@ pub mod run;
 pub mod runner;
 pub mod site;
 pub mod status;
+pub mod terms;
 pub mod token;
 pub mod usage;
 pub mod verify;
@@ -100,6 +103,15 @@ pub enum ClientCommand {
     /// Jobs of forges that want a runner: list, show.
     #[command(subcommand)]
     Demand(demand::DemandCommand),
+    /// Let exactly the commit of a held job or pipeline run.
+    Approve(approve::JudgeArgs),
+    /// Refuse the commit of a held job or pipeline; what runs of it is stopped.
+    Refuse(approve::RefuseArgs),
+    /// What was approved and refused, by whom, and whether it counts.
+    Approvals(ReadArgs),
+    /// Terms of service: show, accept.
+    #[command(subcommand)]
+    Terms(terms::TermsCommand),
     /// Show the state of the farm.
     Status(ReadArgs),
     /// Jobs: list, show, read the log, cancel, run again.
@@ -134,6 +146,9 @@ pub enum ClientCommand {
     Env(environment::EnvCommand),
     /// What was used, for each repository.
     Usage(usage::UsageArgs),
+    /// The configurations that the farm ran with: history, diff, revert.
+    #[command(subcommand)]
+    Config(history::ConfigCommand),
     /// The audit trail: who changed what, when.
     Audit(audit::AuditArgs),
     /// API tokens: make, list, revoke.
@@ -148,6 +163,10 @@ pub async fn run(command: ClientCommand) -> Result<ExitCode> {
     match command {
         ClientCommand::Run(args) => run::run(args).await,
         ClientCommand::Why(args) => demand::why(args).await,
+        ClientCommand::Approve(args) => approve::approve(args).await,
+        ClientCommand::Refuse(args) => approve::refuse(args).await,
+        ClientCommand::Approvals(read) => approve::list(read).await,
+        ClientCommand::Terms(command) => terms::run(command).await,
         ClientCommand::Status(args) => status::run(args).await,
         ClientCommand::Job(command) => job::run(command).await,
         ClientCommand::Runner(command) => runner::run(command).await,
@@ -162,6 +181,7 @@ pub async fn run(command: ClientCommand) -> Result<ExitCode> {
         ClientCommand::Channel(command) => channel::run(command).await,
         ClientCommand::Env(command) => environment::run(command).await,
         ClientCommand::Usage(args) => usage::run(args).await,
+        ClientCommand::Config(command) => history::run(command).await,
         ClientCommand::Audit(args) => audit::run(args).await,
         ClientCommand::Token(command) => token::run(command).await,
         ClientCommand::PublicKey(args) => status::public_key(args).await,

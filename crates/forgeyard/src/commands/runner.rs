@@ -63,7 +63,7 @@ fn list(runners: &[Runner]) -> String {
                 }
                 _ => format!("{}, {}", runner.pool, runner.flavor),
             };
-            let attempt = runner.attempt.to_string();
+            let attempt = runner.work.attempt().map_or_else(|| "none yet".to_owned(), |id| id.to_string());
             vec![runner.id.to_string(), runner.state.name().to_owned(), at(runner.since), attempt, what]
         })
         .map(|mut row| {

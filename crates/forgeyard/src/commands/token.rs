@@ -14,13 +14,20 @@ use std::process::ExitCode;
 #[derive(Subcommand, Clone)]
 pub enum TokenCommand {
     /// Make a token and print it, once.
+    #[command(alias = "create")]
     New {
         /// Whom it is for; the audit trail shows this name.
         #[arg(long)]
         name: String,
-        /// What it may do: viewer, maintainer, operator or admin.
-        #[arg(long)]
-        role: Role,
+        /// What it may do, as a role: viewer, maintainer, operator or admin.
+        #[arg(long, required_unless_present = "scope", conflicts_with = "scope")]
+        role: Option<Role>,
+        /// What it may do, as a scope: read, approve, operate or admin. Each includes those before it.
+        #[arg(long, value_parser = scope)]
+        scope: Option<Role>,
+        /// Only for this repository, by numeric id. May be given more than once. Without it, for the whole farm.
+        #[arg(long = "repository", value_name = "ID")]
+        repositories: Vec<u64>,
         /// How long it is good for: 90d, 12h, 30m. For ever when it is not given.
         #[arg(long, value_name = "TIME", value_parser = span)]
         expires_in: Option<u64>,
@@ -41,8 +48,10 @@ pub enum TokenCommand {
 /// Runs a command.
 pub async fn run(command: TokenCommand) -> Result<ExitCode> {
     match command {
-        TokenCommand::New { name, role, expires_in, farm } => {
-            let request = TokenRequest { name, role, expires_in_seconds: expires_in };
+        TokenCommand::New { name, role, scope, repositories, expires_in, farm } => {
+            let role = role.or(scope).unwrap_or(Role::Viewer);
+            let repositories = repositories.into_iter().collect();
+            let request = TokenRequest { name, role, expires_in_seconds: expires_in, repositories };
             output::say(&farm.client()?.issue_token(&request).await?.token)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -66,10 +75,15 @@ fn list(tokens: &[TokenView], now: Timestamp) -> String {
     let rows: Vec<Vec<String>> = tokens
         .iter()
         .map(|token| {
-            let role = match token.principal.kind {
+            let mut role = match token.principal.kind {
                 PrincipalKind::Token { role } => role.to_string(),
+                PrincipalKind::Person { id } => format!("session of id {id}"),
                 _ => String::new(),
             };
+            if !token.repositories.is_empty() {
+                let ids: Vec<String> = token.repositories.iter().map(u64::to_string).collect();
+                role.push_str(&format!(" in {}", ids.join(", ")));
+            }
             let state = match (token.revoked_at, token.expires_at) {
                 (Some(time), _) => format!("revoked {}", at(time)),
                 (None, Some(time)) if time <= now => format!("over since {}", at(time)),
@@ -96,6 +110,17 @@ async fn find(client: &Client, text: &str) -> Result<PrincipalId> {
         (None, _) => Err(Wrong::new(format!("no token that is good has the name `{text}`"))
             .fix("see `forgeyard token list`")
             .into()),
+    }
+}
+
+/// A scope, as the role that it is.
+fn scope(text: &str) -> Result<Role, String> {
+    match text {
+        "read" => Ok(Role::Viewer),
+        "approve" => Ok(Role::Maintainer),
+        "operate" => Ok(Role::Operator),
+        "admin" => Ok(Role::Admin),
+        other => Err(format!("`{other}` is not a scope: read, approve, operate or admin")),
     }
 }
 

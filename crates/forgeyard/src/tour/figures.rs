@@ -47,7 +47,7 @@ pub fn write(to: &Path, views: &[&PipelineView]) -> Result<()> {
     line("tour: … without rendering and environment", own, ("rendering", rendering), None)?;
     for view in views {
         for lease in &view.leases {
-            let attempt = view.attempts.iter().find(|attempt| attempt.id == lease.attempt);
+            let attempt = view.attempts.iter().find(|attempt| Some(attempt.id) == lease.attempt);
             let (Some(attempt), Some(ended)) = (attempt, lease.ended_at) else { continue };
             let test = length(steps(attempt));
             let held = ended.since(lease.claimed_at).as_secs_f64();

@@ -378,6 +378,7 @@ fn access() -> Access {
             teams: Default::default(),
             roles: Default::default(),
             isolation: Some(Isolation::SharedKernel),
+            approvers: None,
         }],
         ..Access::default()
     }

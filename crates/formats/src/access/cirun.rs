@@ -144,6 +144,7 @@ impl Import<'_> {
             teams: BTreeSet::new(),
             roles: self.roles(policy),
             isolation: None,
+            approvers: None,
         };
         let asked = self.people(policy, &mut grant);
         let open = grant.users.is_empty() && grant.lists.is_empty() && grant.teams.is_empty();

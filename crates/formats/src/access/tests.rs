@@ -1,7 +1,8 @@
 //! Claims about access files. Own fixtures are small; the corpus, where it is given, is real.
 
 use super::*;
-use forgeyard_model::access::{EventClass, Grant, GrantRepository};
+use forgeyard_model::access::{Approvers, EventClass, Grant, GrantRepository, Member};
+use forgeyard_model::principal::Role;
 use forgeyard_model::resources::Isolation;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -293,19 +294,39 @@ fn some_access() -> impl Strategy<Value = Access> {
         names(),
         prop::collection::btree_set(event, 0..3),
         (ids(), names(), names(), names()),
-        isolation,
+        (isolation, prop::option::of((ids(), names()))),
     )
-        .prop_map(|((id, repository), resources, events, (users, lists, teams, roles), isolation)| Grant {
-            id: String::new(),
-            repository: GrantRepository { id, name: repository },
-            resources,
-            events,
-            users,
-            lists,
-            teams,
-            roles,
-            isolation,
-        });
+        .prop_map(
+            |((id, repository), resources, events, (users, lists, teams, roles), (isolation, approvers))| {
+                Grant {
+                    id: String::new(),
+                    repository: GrantRepository { id, name: repository },
+                    resources,
+                    events,
+                    users,
+                    lists,
+                    teams,
+                    roles,
+                    isolation,
+                    approvers: approvers.map(|(users, lists)| Approvers {
+                        users,
+                        lists,
+                        ..Approvers::default()
+                    }),
+                }
+            },
+        );
+    let member = (ids(), ids(), any::<bool>()).prop_map(|(users, repositories, whole_farm)| Member {
+        id: String::new(),
+        role: Role::Maintainer,
+        users,
+        lists: Default::default(),
+        teams: Default::default(),
+        repositories,
+        organisations: Default::default(),
+        whole_farm,
+    });
+    let members = (prop::collection::vec(member, 0..3), prop::option::of(".{0,8}"), any::<bool>());
     let people = move || prop::collection::btree_map(name(), ids(), 0..3);
     (
         prop::collection::vec(grant, 0..4),
@@ -315,13 +336,38 @@ fn some_access() -> impl Strategy<Value = Access> {
         (any::<u32>(), prop::collection::btree_map(id(), any::<u32>(), 0..3)),
         prop::collection::btree_map(id(), ".{0,8}", 0..3),
         prop::collection::vec(".{0,20}", 0..3),
+        members,
     )
         .prop_map(
-            |(mut grants, lists, teams, roles, (terms_version, terms_accepted), logins, mut notes)| {
+            |(
+                mut grants,
+                lists,
+                teams,
+                roles,
+                (terms_version, terms_accepted),
+                logins,
+                mut notes,
+                (mut members, terms_url, maps),
+            )| {
+                members.iter_mut().enumerate().for_each(|(place, rule)| rule.id = format!("m{place}"));
+                let forge_roles =
+                    if maps { [("admin".to_owned(), Role::Operator)].into() } else { Default::default() };
                 grants.iter_mut().enumerate().for_each(|(place, grant)| grant.id = format!("g{place}"));
                 notes.sort();
                 notes.dedup();
-                Access { grants, lists, teams, roles, terms_version, terms_accepted, logins, notes }
+                Access {
+                    grants,
+                    lists,
+                    teams,
+                    roles,
+                    terms_version,
+                    terms_accepted,
+                    terms_url,
+                    members,
+                    forge_roles,
+                    logins,
+                    notes,
+                }
             },
         )
 }

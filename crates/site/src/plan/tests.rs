@@ -57,7 +57,7 @@ fn wanted(n: u8, of: u8, devices: &[u8]) -> DesiredRunner {
             network: false,
         },
         image: Image { name: "host".parse().unwrap(), root: ImageRoot::Host { allow: Vec::new() } },
-        attempt: AttemptId::from_bits(n.into()),
+        attempt: Some(AttemptId::from_bits(n.into())),
         devices: devices.iter().map(|n| facts(*n)).collect(),
         lease: (!devices.is_empty()).then(|| lease(n)),
         needs: BTreeSet::new(),

@@ -268,7 +268,7 @@ pub(crate) fn wanted(n: u32, devices: &[u32]) -> DesiredRunner {
             network: false,
         },
         image: Image { name: "host".parse().unwrap(), root: ImageRoot::Host { allow: Vec::new() } },
-        attempt: AttemptId::from_bits(n.into()),
+        attempt: Some(AttemptId::from_bits(n.into())),
         devices: devices.iter().map(|n| facts(*n)).collect(),
         lease: (!devices.is_empty()).then(|| lease(n)),
         needs: BTreeSet::new(),

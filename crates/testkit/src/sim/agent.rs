@@ -12,6 +12,8 @@ use forgeyard_model::{AttemptId, Digest, RunnerId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// Asks for work, in a machine that was made before there was some.
+    Wait,
     Redeem,
     Prepare,
     Run,
@@ -23,7 +25,8 @@ enum Stage {
 /// The agent of one machine.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    attempt: AttemptId,
+    /// The attempt, once it is known.
+    attempt: Option<AttemptId>,
     runner: RunnerId,
     nonce: String,
     fence: u32,
@@ -33,9 +36,10 @@ pub struct Agent {
 
 impl Agent {
     /// An agent that begins.
-    pub fn new(attempt: AttemptId, runner: RunnerId, rng: &mut Rng) -> Self {
+    pub fn new(attempt: Option<AttemptId>, runner: RunnerId, rng: &mut Rng) -> Self {
+        let stage = if attempt.is_some() { Stage::Redeem } else { Stage::Wait };
         let (nonce, fails) = (rng.next_u64().to_string(), rng.next_u64() % 100);
-        Self { attempt, runner, nonce, fence: 0, stage: Stage::Redeem, fails }
+        Self { attempt, runner, nonce, fence: 0, stage, fails }
     }
 
     /// Another agent with a copy of the same token.
@@ -50,7 +54,11 @@ impl Agent {
 
     /// What it says next; `None` when it is over.
     fn input(&self, control: &Control) -> Option<Input> {
-        let (attempt, fence) = (self.attempt, self.fence);
+        let fence = self.fence;
+        if self.stage == Stage::Wait {
+            return Some(Input::WarmCalled { runner: self.runner, nonce: self.nonce.clone() });
+        }
+        let attempt = self.attempt?;
         Some(match self.stage {
             Stage::Redeem => Input::TokenRedeemed { attempt, nonce: self.nonce.clone() },
             Stage::Prepare => Input::AgentHeard { attempt, fence, step: None },
@@ -67,12 +75,12 @@ impl Agent {
                 hits: Vec::new(),
                 tail: Vec::new(),
             },
-            Stage::Over => return None,
+            Stage::Wait | Stage::Over => return None,
         })
     }
 
     fn outputs(&self, control: &Control) -> Vec<(ArtifactKind, String)> {
-        let attempt = control.farm.attempts.get(&self.attempt);
+        let attempt = self.attempt.and_then(|id| control.farm.attempts.get(&id));
         let Some(job) = attempt.and_then(|attempt| control.farm.jobs.get(&attempt.job)) else {
             return Vec::new();
         };
@@ -88,7 +96,7 @@ impl Agent {
 
     /// Facts that carry the machine's own name, so that a result under another attempt is seen.
     fn facts(&self, control: &Control) -> ExitFacts {
-        let attempt = control.farm.attempts.get(&self.attempt);
+        let attempt = self.attempt.and_then(|id| control.farm.attempts.get(&id));
         let spec = attempt.and_then(|row| control.farm.jobs.get(&row.job)).and_then(|job| job.spec.as_ref());
         let subject = spec.and_then(|spec| spec.subject.as_ref());
         let step = StepFacts {
@@ -126,8 +134,8 @@ impl Agent {
             // No answer: it asks again later.
             None => {}
             Some(Ok(_)) => {
-                if self.stage != Stage::Redeem {
-                    control.believe(self.attempt, &self.nonce);
+                if let Some(attempt) = self.attempt.filter(|_| self.stage != Stage::Redeem) {
+                    control.believe(attempt, &self.nonce);
                 }
                 self.advance(control, rng);
             }
@@ -150,8 +158,16 @@ impl Agent {
 
     fn advance(&mut self, control: &Control, rng: &mut Rng) {
         self.stage = match self.stage {
+            Stage::Wait => {
+                let runner = control.farm.runners.get(&self.runner);
+                self.attempt = runner.and_then(|runner| runner.work.attempt());
+                if self.attempt.is_some() { Stage::Redeem } else { Stage::Wait }
+            }
             Stage::Redeem => {
-                self.fence = control.farm.attempts.get(&self.attempt).map_or(0, |attempt| attempt.fence);
+                self.fence = self
+                    .attempt
+                    .and_then(|id| control.farm.attempts.get(&id))
+                    .map_or(0, |attempt| attempt.fence);
                 Stage::Prepare
             }
             Stage::Prepare => Stage::Run,
@@ -164,7 +180,7 @@ impl Agent {
 
     /// The planted bug: the result is taken for the attempt that is live now.
     fn force(&self, control: &mut Control, rng: &mut Rng) {
-        let job = control.farm.attempts.get(&self.attempt).map(|attempt| attempt.job);
+        let job = self.attempt.and_then(|id| control.farm.attempts.get(&id)).map(|attempt| attempt.job);
         let live = job.and_then(|job| control.farm.jobs.get(&job)).and_then(|job| job.state.attempt());
         let Some(current) = live.and_then(|id| control.farm.attempts.get(&id)) else { return };
         let (attempt, fence) = (current.id, current.fence);

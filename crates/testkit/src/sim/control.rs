@@ -15,6 +15,7 @@ use forgeyard_model::environment::EnvironmentState;
 use forgeyard_model::input::{Input, Refusal, Reply};
 use forgeyard_model::package::{PackageFacts, PackageTest};
 use forgeyard_model::plan::{PipelineFile, PlannedOutput, RenderedPlan};
+use forgeyard_model::pool::{BreakerRule, Keep, LaunchRate};
 use forgeyard_model::rules::Caps;
 use forgeyard_model::{ArtifactId, AttemptId, Digest, EffectId, Explanation, Id, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,9 +64,9 @@ pub struct Control {
 }
 
 impl Control {
-    /// A fresh control plane.
-    pub fn new(bug: Option<Bug>, rng: &mut Rng) -> Self {
-        let mut config = build::config();
+    /// A fresh control plane, with or without machines that wait for work.
+    pub fn new(bug: Option<Bug>, warm: bool, rng: &mut Rng) -> Self {
+        let mut config = if warm { config() } else { build::config() };
         config.queue.caps = tight(rng);
         let config = Arc::new(config);
         let config_digest = config.digest();
@@ -279,6 +280,19 @@ fn tight(rng: &Rng) -> Caps {
         2 => Caps { person: cap, ..Caps::default() },
         _ => Caps::default(),
     }
+}
+
+/// One pool with a machine that waits, which holds one of two devices, and a breaker that opens soon.
+fn config() -> FarmConfig {
+    let mut config = build::config();
+    for pool in &mut config.pools {
+        (pool.warm, pool.max) = (1, 6);
+        pool.warm_flavor = Some(build::name("gpu"));
+        pool.keep = Some(Keep { count: 2, minutes: 2 });
+        pool.launches = LaunchRate { burst: 6, per_minute: 30 };
+        pool.breaker = BreakerRule { failures: 3 };
+    }
+    config
 }
 
 /// A *simulated* plan: `a`, `b` on `a`, and for some pipelines one that cannot be built.

@@ -8,12 +8,13 @@ use super::control::Control;
 use super::site::{Site, device_id};
 use super::store::Touched;
 use forgeyard_engine::Farm;
+use forgeyard_model::RunnerId;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::job::{Job, JobState};
-use forgeyard_model::lease::Lease;
+use forgeyard_model::lease::{Lease, LeaseState};
 use forgeyard_model::pipeline::Pipeline;
-use forgeyard_model::runner::Runner;
+use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::verdict::Outcome;
 use std::collections::BTreeMap;
 
@@ -34,6 +35,7 @@ pub fn check(control: &mut Control, site: &Site, depth: Depth) -> Result<(), Str
         return Err(broken.clone());
     }
     hardware_agrees(control, site)?;
+    pools(control)?;
     let farm = &control.farm;
     one_lease_per_device(farm, farm.index.live_leases.iter().filter_map(|(_, id)| farm.leases.get(id)))?;
     caps_hold(control)?;
@@ -160,6 +162,35 @@ fn moves(moves: bool, has_deadline: bool, id: impl std::fmt::Display) -> Result<
     if moves && !has_deadline { Err(format!("{id} moves and has no deadline")) } else { Ok(()) }
 }
 
+/// No pool has more machines than it may, and what waits has no attempt and holds its own lease.
+fn pools(control: &Control) -> Result<(), String> {
+    let farm = &control.farm;
+    for pool in &control.config.pools {
+        let live = farm.index.live_runners.iter().filter_map(|(_, id)| farm.runners.get(id));
+        let taken = live.filter(|runner| runner.pool == pool.name && runner.state.takes_a_place()).count();
+        if taken > pool.max as usize {
+            return Err(format!("pool {} has {taken} machines, and may have {}", pool.name, pool.max));
+        }
+    }
+    for lease in farm.index.live_leases.iter().filter_map(|(_, id)| farm.leases.get(id)) {
+        let Some(runner) = farm.runners.get(&lease.runner) else {
+            return Err(format!("{} is held by {}, which nobody knows", lease.id, lease.runner));
+        };
+        let agrees = match &runner.work {
+            RunnerWork::Warm { lease: held, .. } => *held == Some(lease.id) && lease.attempt.is_none(),
+            RunnerWork::Attempt(id) | RunnerWork::Handed { attempt: id, .. } => lease.attempt == Some(*id),
+        };
+        if !agrees {
+            return Err(format!("{} and its machine {} say different things", lease.id, runner.id));
+        }
+        let left = runner.work.is_warm() && !runner.state.wanted() && lease.state != LeaseState::Releasing;
+        if left {
+            return Err(format!("{} is {}, and keeps its devices", runner.id, runner.state.name()));
+        }
+    }
+    Ok(())
+}
+
 fn hardware_agrees(control: &Control, site: &Site) -> Result<(), String> {
     if let Some(trouble) = site.trouble() {
         return Err(trouble);
@@ -225,16 +256,21 @@ pub fn at_rest(control: &Control, site: &Site) -> Result<(), String> {
     if let Some(id) = farm.index.live_pipelines.iter().next() {
         return Err(format!("{id} never ended"));
     }
-    if let Some((_, id)) = farm.index.live_runners.iter().next() {
+    let waits = |id: &RunnerId| {
+        let runner = farm.runners.get(id);
+        runner.is_some_and(|runner| runner.work.is_warm() && runner.state == RunnerState::Ready)
+    };
+    if let Some((_, id)) = farm.index.live_runners.iter().find(|(_, id)| !waits(id)) {
         return Err(format!("{id} was never removed"));
     }
-    if let Some((_, id)) = farm.index.live_leases.iter().next() {
-        return Err(format!("{id} never ended"));
+    let mut leases = farm.index.live_leases.iter().filter_map(|(_, id)| farm.leases.get(id));
+    if let Some(lease) = leases.find(|lease| !waits(&lease.runner)) {
+        return Err(format!("{} never ended", lease.id));
     }
     if let Some(job) = farm.jobs.values().find(|job| !matches!(job.state, JobState::Ended { .. })) {
         return Err(format!("{} ({}) is lost: still {}", job.id, job.key, job.state.name()));
     }
-    if let Some(id) = site.machines.keys().next() {
+    if let Some(id) = site.machines.keys().find(|id| !waits(id)) {
         return Err(format!("the machine of {id} is left behind"));
     }
     Ok(())

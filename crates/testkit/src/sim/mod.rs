@@ -47,11 +47,13 @@ pub enum Bug {
     ObeyOldWishes,
     /// The control plane decides under a configuration without caps.
     ForgetCaps,
+    /// A site that restarts adopts only machines that were made for an attempt.
+    ForgetWarm,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 14] = [
+    pub const ALL: [Bug; 15] = [
         Bug::AcknowledgeBeforePersist,
         Bug::TouchBeforeLease,
         Bug::ReleaseBeforeGone,
@@ -66,5 +68,6 @@ impl Bug {
         Bug::SkipReset,
         Bug::ObeyOldWishes,
         Bug::ForgetCaps,
+        Bug::ForgetWarm,
     ];
 }

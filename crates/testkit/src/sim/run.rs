@@ -13,6 +13,7 @@ use forgeyard_model::Digest;
 use forgeyard_model::forge::{ForgeEvent, Meaning, Trigger};
 use forgeyard_model::input::Input;
 use forgeyard_model::lease::LeaseState;
+use forgeyard_model::runner::{Runner, RunnerWork};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub struct Report {
     pub crashes: u64,
     /// Packages published.
     pub published: usize,
+    /// Machines that waited and were given an attempt.
+    pub handed: usize,
     /// The broken invariant: step and text.
     pub broken: Option<(u64, String)>,
 }
@@ -62,10 +65,10 @@ struct Run {
     report: Report,
 }
 
-/// Runs a seed and reports.
+/// Runs a seed and reports. Seeds that are even have a pool with machines that wait for work.
 pub fn run(settings: Settings) -> Report {
     let mut rng = Rng::new(settings.seed);
-    let control = Control::new(settings.bug, &mut rng);
+    let control = Control::new(settings.bug, settings.seed.is_multiple_of(2), &mut rng);
     let mut run = Run {
         rng,
         control,
@@ -94,6 +97,8 @@ impl Run {
         self.report.pipelines = self.control.farm.pipelines.len();
         self.report.attempts = self.control.farm.attempts.len();
         self.report.leases = self.control.farm.leases.len();
+        let handed = |runner: &&Runner| matches!(runner.work, RunnerWork::Handed { .. });
+        self.report.handed = self.control.farm.runners.values().filter(handed).count();
         self.report.published =
             self.control.farm.channels.values().map(|channel| channel.entries.len()).sum();
         self.report

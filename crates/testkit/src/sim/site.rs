@@ -5,7 +5,7 @@ use super::agent::Agent;
 use super::control::Control;
 use crate::build;
 use crate::rng::Rng;
-use forgeyard_engine::desired::desired;
+use forgeyard_engine::desired::{TokenOf, desired};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::resources::{DeviceKind, Limit};
@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A *simulated* machine: it exists whatever anybody believes.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// The attempt that it is for.
-    pub attempt: AttemptId,
+    /// The attempt that it was made for; absent when it was made before there was work.
+    pub attempt: Option<AttemptId>,
     /// Keys of devices that it uses.
     pub devices: Vec<String>,
     /// The lease that gave it the devices.
@@ -81,7 +81,10 @@ impl Site {
     /// Fetches the desired set. An older epoch than the one that it has is refused.
     pub fn fetch(&mut self, control: &Control) {
         let Some(id) = self.id else { return };
-        let fetched = desired(&control.farm, id, |attempt| attempt.id.to_string());
+        let fetched = desired(&control.farm, id, |of| match of {
+            TokenOf::Attempt(attempt) => attempt.id.to_string(),
+            TokenOf::Runner(runner) => runner.id.to_string(),
+        });
         let newer = |set: &DesiredSet| self.desired.as_ref().is_none_or(|known| set.epoch >= known.epoch);
         if let Some(set) = fetched.filter(newer) {
             self.replaced.clear();
@@ -200,11 +203,13 @@ impl Site {
     /// Dies and comes back: machines live on, the desired set is fetched anew.
     pub fn restart(&mut self, bug: Option<Bug>) {
         self.desired = None;
-        if bug == Some(Bug::ForgetMachines) {
-            self.known.clear();
-        } else {
-            self.known = self.machines.keys().copied().collect();
-        }
+        // The planted bugs.
+        let adopts = |machine: &Machine| match bug {
+            Some(Bug::ForgetMachines) => false,
+            Some(Bug::ForgetWarm) => machine.attempt.is_some(),
+            _ => true,
+        };
+        self.known = self.machines.iter().filter(|(_, machine)| adopts(machine)).map(|(id, _)| *id).collect();
     }
 
     /// What the hardware does that it must not do.

@@ -60,7 +60,11 @@ impl Touched {
             | Row::Environment(_)
             | Row::Effect(_)
             | Row::Token(_)
-            | Row::Ledger(_) => {}
+            | Row::Ledger(_)
+            | Row::Pool(_)
+            | Row::Approval(_)
+            | Row::Acceptance(_)
+            | Row::Config(_) => {}
         }
     }
 }
@@ -111,5 +115,9 @@ fn known(farm: &Farm, row: &Row) -> u64 {
         Row::Effect(row) => of(farm, row),
         Row::Token(row) => of(farm, row),
         Row::Ledger(row) => of(farm, row),
+        Row::Pool(row) => of(farm, row),
+        Row::Approval(row) => of(farm, row),
+        Row::Acceptance(row) => of(farm, row),
+        Row::Config(row) => of(farm, row),
     }
 }

@@ -226,7 +226,7 @@ fn job_time(job: &Job, last: Option<&Attempt>) -> Time {
 
 fn job_detail(job: &Job, last: Option<&Attempt>, leases: &[Lease]) -> String {
     let gpu = job.spec.as_ref().is_some_and(|spec| spec.gpu.is_some()) || job.key.ends_with("/gpu");
-    let lease = last.and_then(|attempt| leases.iter().find(|lease| lease.attempt == attempt.id));
+    let lease = last.and_then(|attempt| leases.iter().find(|lease| lease.attempt == Some(attempt.id)));
     let mut parts: Vec<String> = Vec::new();
     if let JobState::Held(hold) = &job.state {
         parts.push(

@@ -118,7 +118,7 @@ fn as_page(
 
 /// A strict cookie is not sent when another site leads here, so a person who follows a link of the forge would have to
 /// sign in although they are. This page asks again from here, where the cookie is sent.
-fn step_inside(place: &str) -> Response {
+pub(super) fn step_inside(place: &str) -> Response {
     let page = html! {
         (DOCTYPE)
         html lang="en" {

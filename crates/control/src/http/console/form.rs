@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::response::IntoResponse as _;
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
+use forgeyard_model::principal::Role;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -27,7 +28,25 @@ struct Sent<T> {
     fields: T,
 }
 
+/// The same of somebody with a role anywhere: the handler asks where.
+pub(super) struct MemberForm<T> {
+    /// Who posts.
+    pub caller: Caller,
+    /// The fields.
+    pub fields: T,
+}
+
 impl<T: DeserializeOwned> FromRequest<App> for Form<T> {
+    type Rejection = HttpError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, HttpError> {
+        let MemberForm { caller, fields } = MemberForm::from_request(request, app).await?;
+        caller.need(Role::Viewer)?;
+        Ok(Self { caller, fields })
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for MemberForm<T> {
     type Rejection = HttpError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, HttpError> {

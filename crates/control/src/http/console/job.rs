@@ -1,8 +1,8 @@
 //! The page of a job, with the window of its log.
 
-use super::{Named, Page, html, log, names, shell};
+use super::{Named, Page, html, log, names, shell_of};
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::Member;
 use crate::console::job as page;
 use crate::console::log::LogWindow;
 use crate::http::error::HttpError;
@@ -10,6 +10,7 @@ use crate::views;
 use axum::extract::{Query, State};
 use forgeyard_api::people::JobView;
 use forgeyard_model::JobId;
+use forgeyard_model::principal::Role;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -20,16 +21,18 @@ pub(super) struct Part {
 /// A job, or its live part.
 pub(super) async fn job(
     State(app): State<App>,
-    caller: Caller,
+    Member(caller): Member,
     Named(id): Named<JobId>,
     Query(Part { fragment }): Query<Part>,
 ) -> Page {
     let view = views::job(&app, id).await?;
+    let repository = app.core.read().repository_of(view.job.owner);
+    caller.need_in(repository, Role::Viewer)?;
     let why = {
         let farm = app.core.read();
         views::why(&views::foresee(&app, &farm), id)?
     };
-    let (shell, names) = (shell(&app, Some(&caller)), names(&app));
+    let (shell, names) = (shell_of(&app, &caller, repository), names(&app));
     if fragment.is_some() {
         return html(page::fragment(&shell, &view, &why, &names));
     }

@@ -12,11 +12,14 @@ mod dress;
 mod form;
 mod job;
 mod log;
+mod login;
 mod pages;
 mod session;
 
+use dress::step_inside;
 pub use dress::{dress, unknown};
 pub use form::Form;
+pub use login::Logins;
 
 use super::Routes;
 use super::error::{HttpError, missing};
@@ -27,7 +30,11 @@ use crate::views;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::response::Html;
+use forgeyard_engine::gate;
+use forgeyard_model::forge::Repository;
+use forgeyard_model::principal::Role;
 use maud::Markup;
+use std::collections::BTreeSet;
 
 /// Largest form that is read, in bytes.
 const FORM_LIMIT: usize = 16 << 10;
@@ -58,10 +65,13 @@ pub fn routes() -> Routes {
         .route("/access", get(pages::access))
         .route("/deliveries", get(pages::deliveries))
         .route("/audit", get(pages::audit))
+        .route("/config", get(pages::config))
         .route("/status", get(pages::status))
         .route("/status.json", get(pages::status_json))
         .route("/assets/{file}", get(pages::asset))
         .route("/login", form(get(session::page).post(session::login)))
+        .route("/login/forge/{forge}", get(login::begin))
+        .route("/login/callback", get(login::callback))
         .route("/logout", form(post(session::logout)))
         .route("/jobs/{id}/cancel", form(post(actions::cancel)))
         .route("/jobs/{id}/rerun", form(post(actions::rerun)))
@@ -70,6 +80,11 @@ pub fn routes() -> Routes {
         .route("/leases/{id}/write-off", form(post(actions::write_off)))
         .route("/runners/{id}/keep", form(post(actions::keep)))
         .route("/sites/{id}/drain", form(post(actions::drain)))
+        .route("/demands/{id}/approve", form(post(actions::approve_demand)))
+        .route("/demands/{id}/refuse", form(post(actions::refuse_demand)))
+        .route("/pipelines/{id}/approve", form(post(actions::approve_pipeline)))
+        .route("/pipelines/{id}/refuse", form(post(actions::refuse_pipeline)))
+        .route("/terms", get(pages::terms).merge(form(post(actions::accept_terms))))
 }
 
 /// The frame of a page for this caller.
@@ -81,13 +96,50 @@ fn shell(app: &App, caller: Option<&Caller>) -> Shell {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         public_url: app.public_url.trim_end_matches('/').to_owned(),
         now,
-        viewer: caller.map(|caller| Viewer { name: caller.principal.name.clone(), role: caller.role }),
+        viewer: caller.map(|caller| Viewer {
+            name: caller.principal.name.clone(),
+            role: caller.role,
+            judges: judges(app, caller),
+        }),
         csrf: caller
             .and_then(|caller| caller.cookie.as_deref())
             .map_or_else(String::new, |it| app.keys.csrf(it)),
         alarms,
         theme: None,
     }
+}
+
+/// Repositories in which somebody may say whether a head may run. The engine asks again when it is said.
+fn judges(app: &App, caller: &Caller) -> BTreeSet<u64> {
+    let config = app.config();
+    let may = |repository: &&forgeyard_model::config::RepositoryConfig| {
+        if caller.standing.role_in(repository.id) >= Some(Role::Maintainer) {
+            return true;
+        }
+        let by = caller.approver(app, repository.id);
+        if by.person.id == 0 {
+            return false;
+        }
+        let here =
+            Repository { forge: repository.forge.clone(), id: repository.id, name: repository.name.clone() };
+        let grants = config.access.grants.iter().filter(|grant| grant.repository.id == Some(repository.id));
+        grants.flat_map(|grant| &grant.resources).any(|resource| {
+            gate::may_approve(&here, Some(repository), resource, &config.access, &by.person, by.role).is_ok()
+        })
+    };
+    config
+        .repositories
+        .iter()
+        .filter(|repository| caller.sees(repository.id))
+        .filter(may)
+        .map(|it| it.id)
+        .collect()
+}
+
+/// The frame of a page about one repository: buttons are those of the caller's role there.
+fn shell_of(app: &App, caller: &Caller, repository: u64) -> Shell {
+    let role = caller.standing.role_in(repository).unwrap_or(Role::Viewer);
+    shell(app, Some(&Caller { role, ..caller.clone() }))
 }
 
 /// Names of what pages speak of.

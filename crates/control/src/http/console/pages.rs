@@ -1,15 +1,16 @@
 //! Pages that read: view data in, markup out. The farm is locked only while rows are copied.
 
 use super::job::Part;
-use super::{Named, Page, html, names, shell};
+use super::{Named, Page, html, names, shell, shell_of};
 use crate::app::App;
-use crate::auth::{self, Caller};
+use crate::auth::{self, Caller, Member};
 use crate::console::blocks::Pager;
 use crate::console::devices::DevicesView;
 use crate::console::pipelines::Filter;
 use crate::console::{self, assets, routes};
 use crate::http::error::{self, HttpError, missing};
 use crate::http::people::ask_gate;
+use crate::http::settings;
 use crate::views;
 use axum::Json;
 use axum::extract::{Query, State};
@@ -18,6 +19,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use forgeyard_api::people::{AccessQuestion, Status};
 use forgeyard_db::EventQuery;
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
+use forgeyard_model::principal::Role;
 use forgeyard_model::{ArtifactId, ChannelName, EnvironmentId, EventId, PipelineId};
 use serde::Deserialize;
 
@@ -27,7 +29,7 @@ const ROWS: usize = 50;
 const PAST: u32 = 50;
 
 /// The front page is the list of pipelines.
-pub(super) async fn front(_: Caller) -> Redirect {
+pub(super) async fn front(_: Member) -> Redirect {
     Redirect::to(routes::PIPELINES)
 }
 
@@ -62,7 +64,7 @@ fn one_page<T>(mut rows: Vec<T>, first: bool, here: &str, key: impl Fn(&T) -> St
 /// The list of pipelines.
 pub(super) async fn pipelines(
     State(app): State<App>,
-    caller: Caller,
+    Member(caller): Member,
     Query(query): Query<PipelinesQuery>,
 ) -> Page {
     let filter = Filter::parse(&query.state);
@@ -70,7 +72,11 @@ pub(super) async fn pipelines(
         let farm = app.core.read();
         let older =
             farm.pipelines.values().rev().filter(|row| query.before.is_none_or(|before| row.id < before));
-        older.filter(|row| listed(filter, &row.state)).take(ROWS + 1).cloned().collect()
+        older
+            .filter(|row| listed(filter, &row.state) && caller.sees(row.event.repository.id))
+            .take(ROWS + 1)
+            .cloned()
+            .collect()
     };
     let here = match filter {
         Filter::All => routes::PIPELINES.to_owned(),
@@ -85,23 +91,26 @@ pub(super) async fn pipelines(
 }
 
 /// Who waits, and why.
-pub(super) async fn queue(State(app): State<App>, caller: Caller) -> Page {
-    let rows = {
+pub(super) async fn queue(State(app): State<App>, Member(caller): Member) -> Page {
+    let mut rows = {
         let farm = app.core.read();
         views::queue(&views::foresee(&app, &farm), 4 * ROWS)
     };
+    rows.retain(|row| caller.sees(row.repository_id));
     html(console::queue::queue(&shell(&app, Some(&caller)), &rows))
 }
 
 /// A pipeline, or its live part.
 pub(super) async fn pipeline(
     State(app): State<App>,
-    caller: Caller,
+    Member(caller): Member,
     Named(id): Named<PipelineId>,
     Query(Part { fragment }): Query<Part>,
 ) -> Page {
     let view = views::pipeline(&app, id)?;
-    let (shell, names) = (shell(&app, Some(&caller)), names(&app));
+    let repository = view.pipeline.event.repository.id;
+    caller.need_in(repository, Role::Viewer)?;
+    let (shell, names) = (shell_of(&app, &caller, repository), names(&app));
     match fragment {
         Some(_) => html(console::pipeline::fragment(&shell, &view, &names)),
         None => html(console::pipeline::pipeline(&shell, &view, &names)),
@@ -114,7 +123,7 @@ pub(super) async fn devices(State(app): State<App>, caller: Caller) -> Page {
         let farm = app.core.read();
         let live = farm.index.live_leases.iter().filter_map(|(_, id)| farm.leases.get(id));
         let leases = live.map(|lease| {
-            let attempt = farm.attempts.get(&lease.attempt);
+            let attempt = lease.attempt.and_then(|id| farm.attempts.get(&id));
             let job = attempt.and_then(|attempt| farm.jobs.get(&attempt.job));
             (lease.id, (lease.clone(), job.map(|job| (job.id, job.key.clone()))))
         });
@@ -277,6 +286,12 @@ fn understood(question: &console::access::Question) -> Result<AccessQuestion, St
     })
 }
 
+/// The terms of service.
+pub(super) async fn terms(State(app): State<App>, Member(caller): Member) -> Page {
+    let view = crate::http::judging::terms_of(&app, &caller);
+    html(console::terms::terms(&shell(&app, Some(&caller)), &view))
+}
+
 /// Webhook deliveries, newest first.
 pub(super) async fn deliveries(
     State(app): State<App>,
@@ -314,6 +329,34 @@ pub(super) async fn audit(State(app): State<App>, caller: Caller, Query(query): 
     let here = if subject.is_empty() { routes::AUDIT.to_owned() } else { routes::audit_of(subject) };
     let (rows, pager) = one_page(rows, query.before.is_none(), &here, |row| row.id.to_string());
     html(console::audit::audit(&shell(&app, Some(&caller)), &rows, subject, &pager))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Versions {
+    from: Option<u64>,
+    to: Option<u64>,
+}
+
+/// The history of the configuration.
+pub(super) async fn config(
+    State(app): State<App>,
+    caller: Caller,
+    Query(Versions { from, to }): Query<Versions>,
+) -> Page {
+    caller.need(Role::Operator)?;
+    let rows = settings::versions(&app).await?;
+    let whole = |number: u64| {
+        let row = rows.iter().find(|row| row.number == number);
+        row.map(|row| settings::view(row, true))
+            .ok_or_else(|| missing("version of the configuration", number))
+    };
+    let compared = match (from, to) {
+        (Some(from), Some(to)) => Some((whole(from)?, whole(to)?)),
+        _ => None,
+    };
+    let compared = compared.as_ref().map(|(old, new)| console::history::Compared { old, new });
+    let versions: Vec<_> = rows.iter().map(|row| settings::view(row, false)).collect();
+    html(console::history::history(&shell(&app, Some(&caller)), &versions, compared))
 }
 
 /// The status page; strangers see less.

@@ -1,23 +1,26 @@
 //! Signing in and out. A session is a cookie that names the token's digest and an end, signed by the farm; it ends with
 //! its time, with the token, or with the sign-out in its browser.
 
-use super::form::{self, Form};
+use super::form::{self, MemberForm};
 use super::{html, shell};
 use crate::app::App;
-use crate::auth;
+use crate::auth::{self, Caller};
 use crate::console::{entry, routes};
+use crate::forges;
 use crate::http::error::HttpError;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
+use forgeyard_model::input::Input;
+use forgeyard_model::principal::PrincipalKind;
 use forgeyard_model::{Digest, Secret};
 use serde::Deserialize;
 use std::time::Duration;
 
 /// How long a session lasts.
-const SESSION: Duration = Duration::from_secs(12 * 3600);
+pub(super) const SESSION: Duration = Duration::from_secs(12 * 3600);
 
 #[derive(Deserialize)]
 pub(super) struct Next {
@@ -34,7 +37,7 @@ pub(super) async fn page(
     if auth::viewer(&app, &headers).is_some() {
         return Ok(Redirect::to(local(&next)).into_response());
     }
-    Ok(html(entry::login(&shell(&app, None), local(&next), None)).into_response())
+    Ok(html(entry::login(&shell(&app, None), local(&next), &forges::names(&app), None)).into_response())
 }
 
 #[derive(Deserialize)]
@@ -56,7 +59,7 @@ pub(super) async fn login(State(app): State<App>, request: Request) -> Result<Re
             "auth.unknown_token",
             "the token is unknown, revoked or over",
         );
-        let page = entry::login(&shell(&app, None), local(&next), Some(&error));
+        let page = entry::login(&shell(&app, None), local(&next), &forges::names(&app), Some(&error));
         return Ok((StatusCode::UNAUTHORIZED, Html(page.into_string())).into_response());
     };
     tracing::info!(name = %caller.principal.name, "signed in");
@@ -73,10 +76,10 @@ pub(super) struct Nothing {}
 /// Ends the session.
 pub(super) async fn logout(
     State(app): State<App>,
-    form: Result<Form<Nothing>, HttpError>,
+    form: Result<MemberForm<Nothing>, HttpError>,
 ) -> Result<Response, HttpError> {
     match form {
-        Ok(_) => {}
+        Ok(form) => end_session(&app, &form.caller).await,
         // A session that is over already is as good as signed out.
         Err(HttpError(error)) if error.kind == ErrorKind::Unauthenticated => {}
         Err(error) => return Err(error),
@@ -86,7 +89,21 @@ pub(super) async fn logout(
     Ok(response)
 }
 
-fn set_cookie(app: &App, response: &mut Response, value: &str, seconds: u64) {
+/// A person's session is a token of its own and ends with the sign-out; a token that somebody pasted stays.
+async fn end_session(app: &App, caller: &Caller) {
+    if !matches!(caller.principal.kind, PrincipalKind::Person { .. }) {
+        return;
+    }
+    let session = caller.cookie.as_deref().and_then(|cookie| app.keys.read_cookie(cookie));
+    if let Some((digest, _)) = session {
+        let given = app.core.give(Input::TokenRevoked { digest }, caller.principal.clone()).await;
+        if let Err(error) = given {
+            tracing::warn!(%error, "a session was not ended; it ends with its time");
+        }
+    }
+}
+
+pub(super) fn set_cookie(app: &App, response: &mut Response, value: &str, seconds: u64) {
     let secure = if app.secure { "; Secure" } else { "" };
     let name = auth::COOKIE;
     let text = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
@@ -104,6 +121,11 @@ pub(super) fn local(next: &str) -> &str {
     // The sign-in itself would lead in a circle.
     let out = next.starts_with(routes::LOGIN) || next.starts_with(routes::LOGOUT);
     if path && plain && !out { next } else { routes::PIPELINES }
+}
+
+/// The same with another page to fall back on.
+pub(super) fn local_or<'a>(next: &'a str, otherwise: &'a str) -> &'a str {
+    if next.is_empty() || local(next) != next { otherwise } else { next }
 }
 
 #[cfg(test)]

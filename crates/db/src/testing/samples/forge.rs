@@ -1,8 +1,9 @@
-//! Samples of what belongs to forges: demands and registrations.
+//! Samples of what belongs to forges and their people: demands, registrations, approvals, accepted terms.
 
 use super::{AWKWARD, Samples, parsed, pick, reason};
+use forgeyard_model::approval::{Acceptance, Approver, ConfigVersion, HeadApproval, Judgement, Way};
 use forgeyard_model::demand::{
-    Admission, Demand, DemandState, ForgeRank, RunFacts, ScaleSetRequest, Sighting, Source, Taker, Vouch,
+    Admission, Demand, DemandState, ForgeRank, RunFacts, ScaleSetRequest, Sighting, Source, Taker,
 };
 use forgeyard_model::forge::{Person, Repository};
 use forgeyard_model::registration::{Registration, RegistrationState, Taken, TakenAnswer, TakenJob};
@@ -47,7 +48,7 @@ impl Samples {
                 head_sha: "a".repeat(40),
                 head_branch: None,
                 pull_request: Some(12),
-                author: Some(person.clone()),
+                author: Some(person),
                 pusher: None,
                 run_attempt: 2,
             }),
@@ -59,11 +60,6 @@ impl Samples {
                 isolation: Isolation::Vm,
             }),
             decided_under: Some(Digest::of(b"configuration")),
-            vouch: number.is_multiple_of(2).then(|| Vouch {
-                head_sha: "a".repeat(40),
-                by: person,
-                at: self.at(),
-            }),
             launch: number.is_multiple_of(2).then(|| self.id()),
             launches: 1,
             taken_by: number.is_multiple_of(2).then(|| Taker {
@@ -120,6 +116,50 @@ impl Samples {
                 answer: TakenAnswer::Refused { reason: reason("gate.no_grant") },
                 at: self.at(),
             }),
+        }
+    }
+
+    /// What was said of a head.
+    pub fn approval(&mut self) -> HeadApproval {
+        let number = self.number();
+        let person = Person { id: u64::MAX - number, login: AWKWARD.to_owned() };
+        let by = Approver { person, token: number.is_multiple_of(3).then(|| self.id()), role: None };
+        HeadApproval {
+            repository: Repository { forge: parsed("github"), id: u64::MAX, name: AWKWARD.to_owned() },
+            head_sha: format!("{number:040x}"),
+            pull_request: number.is_multiple_of(2).then_some(12),
+            judged: Some(Judgement {
+                approve: number.is_multiple_of(2),
+                reason: Some(AWKWARD.to_owned()),
+                by,
+                how: pick(number, vec![Way::CheckRun, Way::Console, Way::Cli, Way::Api]),
+                at: self.at(),
+            }),
+            void: number.is_multiple_of(2).then(|| reason("approval.void")),
+            turned_away: Some(reason("approval.not_authorised")),
+            at: self.at(),
+            generation: 1,
+        }
+    }
+
+    /// Accepted terms.
+    pub fn acceptance(&mut self) -> Acceptance {
+        let number = self.number();
+        let person = Person { id: u64::MAX - number, login: AWKWARD.to_owned() };
+        Acceptance { person, version: u32::MAX, how: Way::Cli, at: self.at(), generation: 1 }
+    }
+
+    /// A configuration.
+    pub fn config(&mut self) -> ConfigVersion {
+        let number = self.number();
+        ConfigVersion {
+            number,
+            digest: Digest::of(&number.to_be_bytes()),
+            at: self.at(),
+            by: AWKWARD.to_owned(),
+            repeats: number.checked_sub(1),
+            config: AWKWARD.to_owned(),
+            generation: 1,
         }
     }
 }

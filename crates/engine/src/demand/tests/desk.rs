@@ -20,22 +20,22 @@ use forgeyard_model::{AttemptId, Digest, EffectId, Id, PrincipalId, SiteId, Time
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub(super) const REPOSITORY: u64 = 9_000_000_001;
-pub(super) const OTHER: u64 = 9_000_000_002;
-pub(super) const FORK: u64 = 9_000_000_009;
-pub(super) const MAINTAINER: u64 = 7_000_000_001;
-pub(super) const STRANGER: u64 = 7_000_000_002;
-pub(super) const JOB: u64 = 94_396_871_545;
-pub(super) const RUN: u64 = 31_000_000_001;
+pub(crate) const REPOSITORY: u64 = 9_000_000_001;
+pub(crate) const OTHER: u64 = 9_000_000_002;
+pub(crate) const FORK: u64 = 9_000_000_009;
+pub(crate) const MAINTAINER: u64 = 7_000_000_001;
+pub(crate) const STRANGER: u64 = 7_000_000_002;
+pub(crate) const JOB: u64 = 94_396_871_545;
+pub(crate) const RUN: u64 = 31_000_000_001;
 
 const LIMITS: [Limit; 6] =
     [Limit::Memory, Limit::Cpu, Limit::Processes, Limit::Wall, Limit::Disk, Limit::Network];
 
-pub(super) fn person(id: u64) -> Person {
+pub(crate) fn person(id: u64) -> Person {
     Person { id, login: format!("person-{id}") }
 }
 
-pub(super) fn repository(id: u64) -> Repository {
+pub(crate) fn repository(id: u64) -> Repository {
     Repository { forge: "github".parse().unwrap(), id, name: format!("octo/r{id}") }
 }
 
@@ -52,24 +52,25 @@ fn flavor(name: &str) -> Flavor {
     }
 }
 
-pub(super) fn pool(name: &str, isolation: Isolation, labels: &[&str], exact: bool, flavor: &str) -> Pool {
-    Pool {
-        name: name.parse().unwrap(),
-        provider: "sandbox".parse().unwrap(),
-        flavors: [flavor.parse().unwrap()].into(),
-        image: "host".parse().unwrap(),
+pub(crate) fn pool(name: &str, isolation: Isolation, labels: &[&str], exact: bool, flavor: &str) -> Pool {
+    let mut pool = Pool::new(
+        name.parse().unwrap(),
+        "sandbox".parse().unwrap(),
+        [flavor.parse().unwrap()].into(),
+        "host".parse().unwrap(),
         isolation,
-        max: 8,
-        runners: Some(RunnerOffer {
-            labels: labels.iter().map(|label| (*label).to_owned()).collect(),
-            exact,
-            flavor: flavor.parse().unwrap(),
-            program: vec![format!("/opt/{name}/run.sh")],
-        }),
-    }
+        8,
+    );
+    pool.runners = Some(RunnerOffer {
+        labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+        exact,
+        flavor: flavor.parse().unwrap(),
+        program: vec![format!("/opt/{name}/run.sh")],
+    });
+    pool
 }
 
-pub(super) fn config() -> FarmConfig {
+pub(crate) fn config() -> FarmConfig {
     let events = [
         EventClass::Push,
         EventClass::PullRequest,
@@ -112,6 +113,7 @@ pub(super) fn config() -> FarmConfig {
                 teams: BTreeSet::new(),
                 roles: BTreeSet::new(),
                 isolation: None,
+                approvers: None,
             }],
             ..Access::default()
         },
@@ -123,7 +125,7 @@ pub(super) fn config() -> FarmConfig {
 }
 
 /// What a source says of the job of this number.
-pub(super) fn report(job: u64, action: &str) -> WorkflowJob {
+pub(crate) fn report(job: u64, action: &str) -> WorkflowJob {
     WorkflowJob {
         repository: repository(REPOSITORY),
         installation: Some(11),
@@ -145,7 +147,7 @@ pub(super) fn report(job: u64, action: &str) -> WorkflowJob {
 }
 
 /// A push by the maintainer.
-pub(super) fn facts() -> RunFacts {
+pub(crate) fn facts() -> RunFacts {
     RunFacts {
         event: "push".to_owned(),
         actor: Some(person(MAINTAINER)),
@@ -160,7 +162,7 @@ pub(super) fn facts() -> RunFacts {
     }
 }
 
-pub(super) fn taken(repository_id: u64, run: u64, actor: u64) -> TakenJob {
+pub(crate) fn taken(repository_id: u64, run: u64, actor: u64) -> TakenJob {
     TakenJob {
         repository: repository(repository_id),
         run,
@@ -170,17 +172,17 @@ pub(super) fn taken(repository_id: u64, run: u64, actor: u64) -> TakenJob {
     }
 }
 
-pub(super) struct Desk {
-    pub(super) farm: Farm,
-    pub(super) config: FarmConfig,
-    pub(super) now: Timestamp,
-    pub(super) site: SiteId,
+pub(crate) struct Desk {
+    pub(crate) farm: Farm,
+    pub(crate) config: FarmConfig,
+    pub(crate) now: Timestamp,
+    pub(crate) site: SiteId,
     seq: u64,
     guids: u64,
 }
 
 impl Desk {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut desk = Self {
             farm: Farm::default(),
             config: config(),
@@ -205,7 +207,7 @@ impl Desk {
         crate::queue::predict::Foresight::new(&self.farm, &self.config, self.now)
     }
 
-    pub(super) fn offer(&mut self, input: Input) -> Result<Reply, Refusal> {
+    pub(crate) fn offer(&mut self, input: Input) -> Result<Reply, Refusal> {
         self.seq += 1;
         let config = self.config.clone();
         let ctx = Ctx {
@@ -235,7 +237,7 @@ impl Desk {
     }
 
     #[track_caller]
-    pub(super) fn give(&mut self, input: Input) -> Reply {
+    pub(crate) fn give(&mut self, input: Input) -> Reply {
         self.offer(input).unwrap()
     }
 
@@ -291,7 +293,7 @@ impl Desk {
         assert!(loaded == *farm, "indexes differ from those that loading makes, after {input}");
     }
 
-    pub(super) fn pass(&mut self, seconds: u64) {
+    pub(crate) fn pass(&mut self, seconds: u64) {
         self.now = self.now.plus(Duration::from_secs(seconds));
         self.report_site();
         let live: Vec<AttemptId> = self.farm.index.live_attempts.iter().copied().collect();
@@ -305,14 +307,15 @@ impl Desk {
         self.give(Input::Ticked);
     }
 
-    pub(super) fn report_site(&mut self) {
+    /// What the site would say: every machine that should be there is.
+    pub(crate) fn report(&self) -> SiteReport {
         let wanted = self.farm.runners.values().filter(|runner| runner.state.wanted());
         let runners = wanted.map(|runner| ObservedRunner {
             runner: runner.id,
             state: ObservedState::Running,
             enforced: LIMITS.into(),
         });
-        let report = SiteReport {
+        SiteReport {
             epoch: self.farm.epoch,
             generation: self.farm.sites[&self.site].desired_generation,
             host: HostFacts {
@@ -327,13 +330,27 @@ impl Desk {
             devices: Vec::new(),
             runners: runners.collect(),
             leases: Vec::new(),
-        };
-        self.give(Input::SiteReported { site: self.site, report: Box::new(report) });
+        }
+    }
+
+    pub(crate) fn report_site(&mut self) {
+        let report = Box::new(self.report());
+        self.give(Input::SiteReported { site: self.site, report });
+    }
+
+    /// A queued job that the maintainer pushed: allowed, and placed if there is room.
+    #[track_caller]
+    pub(crate) fn wanted(&mut self, job: u64) -> forgeyard_model::DemandId {
+        self.webhook(report(job, "queued"));
+        if !self.waiting("look").is_empty() {
+            self.found(facts());
+        }
+        self.demand(job).id
     }
 
     /// A webhook arrives and is read.
     #[track_caller]
-    pub(super) fn webhook(&mut self, job: WorkflowJob) {
+    pub(crate) fn webhook(&mut self, job: WorkflowJob) {
         self.guids += 1;
         let guid = format!("guid-{}", self.guids);
         let body = Digest::of(guid.as_bytes());
@@ -341,7 +358,7 @@ impl Desk {
         self.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Demand(Box::new(job))) });
     }
 
-    pub(super) fn poll(&mut self, job: WorkflowJob) -> Reply {
+    pub(crate) fn poll(&mut self, job: WorkflowJob) -> Reply {
         self.give(Input::DemandReported {
             source: Source::Poll,
             jobs: vec![WorkflowJob { sender: None, ..job }],
@@ -349,23 +366,23 @@ impl Desk {
     }
 
     #[track_caller]
-    pub(super) fn demand(&self, job: u64) -> &Demand {
+    pub(crate) fn demand(&self, job: u64) -> &Demand {
         self.farm.demand_of(&"github".parse().unwrap(), job).unwrap()
     }
 
     #[track_caller]
-    pub(super) fn state(&self, job: u64) -> &'static str {
+    pub(crate) fn state(&self, job: u64) -> &'static str {
         self.demand(job).state.name()
     }
 
     /// Effects in the outbox.
-    pub(super) fn outbox(&self) -> Vec<(EffectId, Effect)> {
+    pub(crate) fn outbox(&self) -> Vec<(EffectId, Effect)> {
         let pending = self.farm.index.outbox.iter().map(|id| &self.farm.effects[id]);
         pending.map(|pending| (pending.id, pending.effect.clone())).collect()
     }
 
     /// Effects in the outbox of a kind.
-    pub(super) fn waiting(&self, kind: &str) -> Vec<EffectId> {
+    pub(crate) fn waiting(&self, kind: &str) -> Vec<EffectId> {
         let is = |effect: &Effect| match effect {
             Effect::LookUpRun { .. } => "look",
             Effect::ReadJob { .. } => "read",
@@ -378,14 +395,14 @@ impl Desk {
 
     /// The only effect of a kind comes out like this.
     #[track_caller]
-    pub(super) fn settle(&mut self, kind: &str, result: EffectResult) {
+    pub(crate) fn settle(&mut self, kind: &str, result: EffectResult) {
         let waiting = self.waiting(kind);
         assert_eq!(waiting.len(), 1, "{kind} in {:?}", self.outbox());
         self.give(Input::EffectSettled { effect: waiting[0], result: Box::new(result) });
     }
 
     /// Every effect of a kind does not come out.
-    pub(super) fn trouble(&mut self, kind: &str) {
+    pub(crate) fn trouble(&mut self, kind: &str) {
         for effect in self.waiting(kind) {
             self.give(Input::EffectTroubled { effect, trouble: "503".to_owned() });
         }
@@ -393,13 +410,13 @@ impl Desk {
 
     /// The run is looked up.
     #[track_caller]
-    pub(super) fn found(&mut self, facts: RunFacts) {
+    pub(crate) fn found(&mut self, facts: RunFacts) {
         self.settle("look", EffectResult::Run { facts: Box::new(facts) });
     }
 
     /// A queued job that the maintainer pushed: allowed and placed.
     #[track_caller]
-    pub(super) fn launched(&mut self, job: u64) {
+    pub(crate) fn launched(&mut self, job: u64) {
         self.webhook(report(job, "queued"));
         if !self.waiting("look").is_empty() {
             self.found(facts());
@@ -408,28 +425,28 @@ impl Desk {
     }
 
     #[track_caller]
-    pub(super) fn launch(&self, job: u64) -> &Job {
+    pub(crate) fn launch(&self, job: u64) -> &Job {
         &self.farm.jobs[&self.demand(job).launch.unwrap()]
     }
 
     #[track_caller]
-    pub(super) fn attempt(&self, job: u64) -> AttemptId {
+    pub(crate) fn attempt(&self, job: u64) -> AttemptId {
         self.launch(job).state.attempt().unwrap()
     }
 
     #[track_caller]
-    pub(super) fn runner(&self, job: u64) -> &Runner {
+    pub(crate) fn runner(&self, job: u64) -> &Runner {
         self.runner_of(self.attempt(job))
     }
 
     #[track_caller]
-    pub(super) fn runner_of(&self, attempt: AttemptId) -> &Runner {
+    pub(crate) fn runner_of(&self, attempt: AttemptId) -> &Runner {
         &self.farm.runners[&self.farm.attempts[&attempt].runner]
     }
 
     /// The machine of a launched job comes up and asks for its configuration.
     #[track_caller]
-    pub(super) fn up(&mut self, job: u64) -> AttemptId {
+    pub(crate) fn up(&mut self, job: u64) -> AttemptId {
         let attempt = self.attempt(job);
         self.give(Input::TokenRedeemed { attempt, nonce: format!("nonce-{attempt}") });
         attempt
@@ -437,7 +454,7 @@ impl Desk {
 
     /// The machine of a launched job comes up and registers.
     #[track_caller]
-    pub(super) fn registered(&mut self, job: u64, at_forge: u64) -> AttemptId {
+    pub(crate) fn registered(&mut self, job: u64, at_forge: u64) -> AttemptId {
         let attempt = self.up(job);
         let runner = self.farm.attempts[&attempt].runner;
         let mint = self
@@ -455,24 +472,24 @@ impl Desk {
 
     /// The name of an attempt's runner at the forge.
     #[track_caller]
-    pub(super) fn name(&self, attempt: AttemptId) -> String {
+    pub(crate) fn name(&self, attempt: AttemptId) -> String {
         registered(self.runner_of(attempt)).name.clone()
     }
 
     /// The forge says that a runner has a job.
     #[track_caller]
-    pub(super) fn in_progress(&mut self, job: u64, attempt: AttemptId) {
+    pub(crate) fn in_progress(&mut self, job: u64, attempt: AttemptId) {
         let runner_name = Some(self.name(attempt));
         self.webhook(WorkflowJob { runner_name, runner_id: Some(5), ..report(job, "in_progress") });
     }
 
     #[track_caller]
-    pub(super) fn completed(&mut self, job: u64, conclusion: &str) {
+    pub(crate) fn completed(&mut self, job: u64, conclusion: &str) {
         self.webhook(WorkflowJob { conclusion: Some(conclusion.to_owned()), ..report(job, "completed") });
     }
 
     #[track_caller]
-    pub(super) fn hook(&mut self, attempt: AttemptId, job: TakenJob) -> TakenAnswer {
+    pub(crate) fn hook(&mut self, attempt: AttemptId, job: TakenJob) -> TakenAnswer {
         let fence = self.farm.attempts[&attempt].fence;
         match self.give(Input::RunnerTook { attempt, fence, job }) {
             Reply::Taken { answer } => answer,
@@ -482,7 +499,7 @@ impl Desk {
 
     /// The runner program of an attempt ends.
     #[track_caller]
-    pub(super) fn finished(&mut self, attempt: AttemptId, exit_code: i32) {
+    pub(crate) fn finished(&mut self, attempt: AttemptId, exit_code: i32) {
         let fence = self.farm.attempts[&attempt].fence;
         let step = StepFacts {
             name: "runner".to_owned(),
@@ -496,16 +513,16 @@ impl Desk {
     }
 
     /// Jobs of ours that bring runners.
-    pub(super) fn launches(&self) -> usize {
+    pub(crate) fn launches(&self) -> usize {
         self.farm.jobs.values().filter(|job| job.kind == JobKind::Runner).count()
     }
 
-    pub(super) fn machines(&self) -> usize {
+    pub(crate) fn machines(&self) -> usize {
         self.farm.runners.values().filter(|runner| runner.state.wanted()).count()
     }
 }
 
 #[track_caller]
-pub(super) fn registered(runner: &Runner) -> &Registration {
+pub(crate) fn registered(runner: &Runner) -> &Registration {
     runner.registration.as_deref().unwrap()
 }

@@ -4,14 +4,13 @@ use super::desk::*;
 use forgeyard_model::access::EventClass;
 use forgeyard_model::demand::RunFacts;
 use forgeyard_model::forge::WorkflowJob;
-use forgeyard_model::input::Input;
 use forgeyard_model::resources::Isolation;
 
-fn large(job: u64) -> WorkflowJob {
+pub(super) fn large(job: u64) -> WorkflowJob {
     WorkflowJob { labels: vec!["self-hosted".to_owned(), "gpu".to_owned()], ..report(job, "queued") }
 }
 
-fn of_fork(author: Option<u64>, starter: u64, run_attempt: u32) -> RunFacts {
+pub(super) fn of_fork(author: Option<u64>, starter: u64, run_attempt: u32) -> RunFacts {
     RunFacts {
         event: "pull_request".to_owned(),
         actor: author.map(person),
@@ -23,7 +22,7 @@ fn of_fork(author: Option<u64>, starter: u64, run_attempt: u32) -> RunFacts {
     }
 }
 
-fn allow_forks(desk: &mut Desk) {
+pub(super) fn allow_forks(desk: &mut Desk) {
     desk.config.access.grants[0].events.insert(EventClass::ForkPullRequest);
 }
 
@@ -114,30 +113,6 @@ fn a_fork_needs_a_machine_of_its_own_unless_an_operator_writes_otherwise() {
     desk.config.access.grants[0].isolation = Some(Isolation::SharedKernel);
     desk.poll(report(JOB, "queued"));
     assert_eq!(desk.state(JOB), "launching");
-}
-
-#[test]
-fn a_stranger_is_held_for_an_approval_that_is_bound_to_one_head_runner_494() {
-    let mut desk = Desk::new();
-    allow_forks(&mut desk);
-    desk.webhook(large(JOB));
-    desk.found(of_fork(Some(STRANGER), STRANGER, 1));
-    assert_eq!(desk.state(JOB), "held");
-    let demand = desk.demand(JOB).id;
-    let approve =
-        |sha: &str, by| Input::DemandApproved { demand, head_sha: sha.to_owned(), person: person(by) };
-    let other = desk.offer(approve(&"b".repeat(40), MAINTAINER)).unwrap_err();
-    assert_eq!(other.reason.code, "approval.other_head");
-    // Somebody who does not pass cannot vouch, not even for himself.
-    desk.give(approve(&"a".repeat(40), STRANGER));
-    assert_eq!(desk.state(JOB), "held");
-    desk.give(approve(&"a".repeat(40), MAINTAINER));
-    assert_eq!(desk.state(JOB), "launching");
-    // After a force-push there is another head, and the approval does not count for it.
-    let head_sha = "c".repeat(40);
-    desk.webhook(WorkflowJob { run: RUN + 1, head_sha: head_sha.clone(), ..large(JOB + 1) });
-    desk.found(RunFacts { head_sha, ..of_fork(Some(STRANGER), STRANGER, 1) });
-    assert_eq!(desk.state(JOB + 1), "held");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Claims about demand. A claim that answers a public report is named after it.
 
 mod caps;
-mod desk;
+pub(crate) mod desk;
 mod gate;
 mod ledger;
+mod people;
 mod registrations;
 mod storm;
 mod theft;

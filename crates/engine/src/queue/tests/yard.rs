@@ -13,6 +13,7 @@ use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::job::{Job, JobKind, JobSpec, JobState};
 use forgeyard_model::ledger::{Entry, LedgerRow, RunTimes};
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
+use forgeyard_model::pool::LaunchRate;
 use forgeyard_model::principal::{Principal, PrincipalKind};
 use forgeyard_model::resources::{DeviceKind, Flavor, GpuRequest, Image, ImageRoot, Isolation, Limit, Pool};
 use forgeyard_model::runner::{ObservedRunner, ObservedState};
@@ -87,13 +88,16 @@ pub(super) fn config() -> FarmConfig {
     FarmConfig {
         farm: "yard".to_owned(),
         pools: vec![Pool {
-            name: "pool".parse().unwrap(),
-            provider: "sandbox".parse().unwrap(),
-            flavors: [name("small"), name("gpu")].into(),
-            image: "host".parse().unwrap(),
-            isolation: Isolation::SharedKernel,
-            max: 1000,
-            runners: None,
+            // Its pace is not what is tested here.
+            launches: LaunchRate { burst: 100_000, per_minute: 100_000 },
+            ..Pool::new(
+                "pool".parse().unwrap(),
+                "sandbox".parse().unwrap(),
+                [name("small"), name("gpu")].into(),
+                "host".parse().unwrap(),
+                Isolation::SharedKernel,
+                1000,
+            )
         }],
         flavors: vec![flavor("small", false), flavor("gpu", true)],
         images: vec![Image { name: "host".parse().unwrap(), root: ImageRoot::Host { allow: Vec::new() } }],

@@ -26,6 +26,10 @@ impl State {
                 let id = self.account_by_login(login).ok_or_else(Reply::not_found)?.id;
                 Ok(Reply::json(200, &self.public_user_json(id)))
             }
+            ("GET", ["user"]) => match context.caller {
+                Caller::Person(id) => Ok(Reply::json(200, &self.own_user_json(id))),
+                _ => Err(Reply::message(401, "Requires authentication")),
+            },
             ("GET", ["user", id]) => {
                 let id = id_of(id)?;
                 if !self.accounts.contains_key(&id) {
@@ -172,13 +176,12 @@ impl State {
         if self.now > made_at.plus(MANIFEST_CODE) {
             return Err(Reply::not_found());
         }
-        let client_secret = self.secret_text();
         let mut body = self.app_json(app);
         if let (Some(fields), Some(app)) = (body.as_object_mut(), self.apps.get(&app)) {
             let secret = self.hooks.get(&app.hook).map(|hook| hook.secret.expose().to_owned());
             fields.insert("webhook_secret".to_owned(), json!(secret));
             fields.insert("pem".to_owned(), json!(app.key.expose()));
-            fields.insert("client_secret".to_owned(), json!(client_secret));
+            fields.insert("client_secret".to_owned(), json!(self.client_secret(app.id).expose()));
         }
         Ok(Reply::json(201, &body))
     }

@@ -46,9 +46,27 @@ pub(super) enum Change {
     },
 }
 
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Change::Opened { by } => write!(f, "opens, by {}", by.join(", ")),
+            Change::Closed { because } => write!(f, "closes: {because}"),
+            Change::Isolation { from, to } => write!(f, "isolation {from} becomes {to}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let event = super::super::word(&self.event);
+        let (repository, resource, people) = (&self.repository, &self.resource, self.people.join(", "));
+        write!(f, "{repository}, `{resource}` on {event}, for {people}: {}", self.change)
+    }
+}
+
 /// One change, with everybody whom it touches.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Line {
+pub(in crate::commands) struct Line {
     /// Name of the repository.
     pub(super) repository: String,
     /// Resource.

@@ -9,9 +9,9 @@ use crate::config::{FileConfig, HostSize};
 use crate::output::{self, Wrong, indented, table_or};
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use forgeyard_api::people::AccessQuestion;
-use forgeyard_control::http::people::ask;
-use forgeyard_formats::access::{self, CirunFiles, ImportOptions, NOBODY};
+use forgeyard_api::people::{AccessAnswer, AccessQuestion};
+use forgeyard_control::http::people::answer;
+use forgeyard_formats::access::{self, CirunFiles, ImportOptions, NOBODY, RequestOptions};
 use forgeyard_model::access::{Access, Decision, EventClass};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ pub enum AccessCommand {
     },
     /// Ask what the gate would have said to recorded webhooks.
     Simulate(SimulateArgs),
-    /// Turn .access.yml, .cirun.global.yml and users JSON into an access file, without a farm.
+    /// Turn .access.yml, .cirun.global.yml, users JSON and request files into an access file, without a farm.
     Import(ImportArgs),
 }
 
@@ -103,8 +103,17 @@ pub struct SimulateArgs {
 #[derive(Args, Clone)]
 pub struct ImportArgs {
     /// The .access.yml.
+    #[arg(long, value_name = "FILE", required_unless_present = "requests")]
+    access: Option<PathBuf>,
+    /// Request files (`action: cirun`), or a folder of them, taken in the order of their names. May be given more than once.
     #[arg(long, value_name = "FILE")]
-    access: PathBuf,
+    requests: Vec<PathBuf>,
+    /// With --requests: a list of people who may use what is granted. May be given more than once.
+    #[arg(long = "list", value_name = "NAME")]
+    lists: Vec<String>,
+    /// With --requests: a role at the forge that is needed as well. May be given more than once.
+    #[arg(long = "role", value_name = "ROLE")]
+    roles: Vec<String>,
     /// The .cirun.global.yml; resources are compared with its runners.
     #[arg(long, value_name = "FILE")]
     runners: Option<PathBuf>,
@@ -243,6 +252,29 @@ fn trouble(access: &Access, config: Option<&FarmConfig>) -> Vec<String> {
             }
         }
     }
+    for rule in &access.members {
+        let mut say = |what: &str| trouble.push(format!("member rule `{}` {what}", rule.id));
+        if !rule.whole_farm && rule.repositories.is_empty() && rule.organisations.is_empty() {
+            say("counts nowhere: write `repositories`, `organisations` or `whole-farm = true`");
+        }
+        if rule.users.is_empty() && rule.lists.is_empty() && rule.teams.is_empty() {
+            say("names nobody");
+        }
+        for (kind, names, known) in
+            [("list", &rule.lists, &access.lists), ("team", &rule.teams, &access.teams)]
+        {
+            for name in names.iter().filter(|name| !known.contains_key(*name)) {
+                say(&format!("names the {kind} `{name}`, which is not declared"));
+            }
+        }
+        if let Some(config) = config {
+            for id in
+                rule.repositories.iter().filter(|id| config.repositories.iter().all(|known| known.id != **id))
+            {
+                say(&format!("is for repository {id}, which the farm does not work for"));
+            }
+        }
+    }
     trouble
 }
 
@@ -254,12 +286,8 @@ fn difference(old: &Path, new: &Path, json: bool) -> Result<ExitCode> {
         let rows: Vec<Vec<String>> = lines
             .iter()
             .map(|line| {
-                let what = match &line.change {
-                    diff::Change::Opened { by } => format!("opens, by {}", by.join(", ")),
-                    diff::Change::Closed { because } => format!("closes: {because}"),
-                    diff::Change::Isolation { from, to } => format!("isolation {from} becomes {to}"),
-                };
                 let event = super::word(&line.event);
+                let what = line.change.to_string();
                 vec![line.repository.clone(), line.resource.clone(), event, line.people.join(", "), what]
             })
             .collect();
@@ -267,6 +295,14 @@ fn difference(old: &Path, new: &Path, json: bool) -> Result<ExitCode> {
         output::say(&table_or("nothing changes for anybody", &head, &rows))?;
     }
     Ok(if lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What opens and closes from one configuration to another, for whom.
+pub(super) use diff::Line as Change;
+
+/// The same for two configurations.
+pub(super) fn changes_of(old: &FarmConfig, new: &FarmConfig) -> Vec<Change> {
+    diff::changes(old, new)
 }
 
 fn simulated(args: &SimulateArgs) -> Result<ExitCode> {
@@ -312,7 +348,7 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
                 .into()
         })
     };
-    let decision = if let Some(file) = &args.file {
+    let answered = if let Some(file) = &args.file {
         let access = read(file)?;
         let named = access.grants.iter().find(|grant| grant.repository.name == args.repository);
         let repository = match named.and_then(|grant| grant.repository.id) {
@@ -325,7 +361,7 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
             None => number(&args.person, "the person")?,
         };
         let question = question(&args, repository, person);
-        ask(&configured(access)?, &question)
+        answer(&configured(access)?, &question)
     } else {
         let client = args.farm.client()?;
         let repository = match args.repository.parse() {
@@ -337,10 +373,10 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
             }
         };
         let question = question(&args, repository, number(&args.person, "the person")?);
-        client.explain_access(&question).await?.decision
+        client.explain_access(&question).await?
     };
-    output::show(args.json, &decision, decided)?;
-    Ok(match decision {
+    output::show(args.json, &answered, explained)?;
+    Ok(match answered.decision {
         Decision::Allow { .. } => ExitCode::SUCCESS,
         Decision::Deny { .. } => ExitCode::FAILURE,
     })
@@ -351,7 +387,7 @@ fn question(args: &ExplainArgs, repository: u64, person: u64) -> AccessQuestion 
 }
 
 /// A farm that works for every repository of the grants.
-fn configured(access: Access) -> Result<FarmConfig> {
+pub(super) fn configured(access: Access) -> Result<FarmConfig> {
     let mut config = FileConfig::default().farm(HostSize::here())?;
     let named: BTreeMap<u64, &String> = access
         .grants
@@ -373,6 +409,21 @@ fn configured(access: Access) -> Result<FarmConfig> {
     Ok(config)
 }
 
+/// All that the gate says of a question: as the console's access page shows it.
+fn explained(answered: &AccessAnswer) -> String {
+    let mut text = decided(&answered.decision);
+    let word = if answered.approval.may { "may" } else { "may not" };
+    let _ = writeln!(text, "{word} approve commits of others");
+    for line in &answered.approval.evidence {
+        let _ = writeln!(text, "  - {line}");
+    }
+    if let Some(fix) = &answered.approval.fix {
+        let _ = writeln!(text, "  fix: {fix}");
+    }
+    let _ = writeln!(text, "role in this farm: {}", answered.role.as_deref().unwrap_or("none"));
+    text
+}
+
 fn decided(decision: &Decision) -> String {
     match decision {
         Decision::Allow { by, lane, isolation, evidence } => {
@@ -390,8 +441,27 @@ fn decided(decision: &Decision) -> String {
     }
 }
 
+/// Request files by name; those of a folder in the order of their names, which is how such folders are worked off.
+fn request_files(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let mut found = vec![path.clone()];
+        if path.is_dir() {
+            let entries =
+                fs_err::read_dir(path).context(Wrong::new(format!("cannot read {}", path.display())))?;
+            found = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+            found.retain(|path| path.extension().is_some_and(|ext| ext == "yml" || ext == "yaml"));
+            found.sort();
+        }
+        for path in found {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            files.push((name, named_text(&path)?));
+        }
+    }
+    Ok(files)
+}
+
 fn import(args: &ImportArgs) -> Result<ExitCode> {
-    let access_text = named_text(&args.access)?;
     let runners = args.runners.as_deref().map(named_text).transpose()?;
     let mut users = BTreeMap::new();
     for path in &args.users {
@@ -402,22 +472,41 @@ fn import(args: &ImportArgs) -> Result<ExitCode> {
                 .into());
         }
     }
-    let files = CirunFiles {
-        access: &access_text,
-        runners: runners.as_deref(),
-        users: users.iter().map(|(name, text)| (name.clone(), text.as_str())).collect(),
-    };
     let options = ImportOptions {
         owner: args.owner.clone(),
         repository_ids: args.repositories.iter().cloned().collect(),
         forks: args.forks,
     };
-    let imported = access::import_cirun(&files, &options)
-        .with_context(|| Wrong::new(format!("{} cannot be imported", args.access.display())))?;
-    let known = args.into.as_deref().map(read).transpose()?.unwrap_or_default();
-    let access = access::merge(known, imported.access);
+    let mut access = args.into.as_deref().map(read).transpose()?.unwrap_or_default();
+    let mut definitions = Vec::new();
+    if let Some(path) = &args.access {
+        let access_text = named_text(path)?;
+        let files = CirunFiles {
+            access: &access_text,
+            runners: runners.as_deref(),
+            users: users.iter().map(|(name, text)| (name.clone(), text.as_str())).collect(),
+        };
+        let imported = access::import_cirun(&files, &options)
+            .with_context(|| Wrong::new(format!("{} cannot be imported", path.display())))?;
+        access = access::merge(access, imported.access);
+        definitions = imported.runners;
+    }
+    let texts = request_files(&args.requests)?;
+    if !texts.is_empty() {
+        let files: Vec<(String, &str)> =
+            texts.iter().map(|(name, text)| (name.clone(), text.as_str())).collect();
+        let options = RequestOptions {
+            owner: args.owner.clone(),
+            repository_ids: options.repository_ids.clone(),
+            lists: args.lists.iter().cloned().collect(),
+            roles: args.roles.iter().cloned().collect(),
+            forks: args.forks,
+        };
+        access = access::apply_requests(access, &files, &options)
+            .with_context(|| Wrong::new("the requests cannot be imported"))?;
+    }
     if args.json {
-        output::say_json(&serde_json::json!({ "access": access, "runners": imported.runners }))?;
+        output::say_json(&serde_json::json!({ "access": access, "runners": definitions }))?;
         return Ok(ExitCode::SUCCESS);
     }
     let text = access::export(&access)?;
@@ -444,7 +533,7 @@ fn import(args: &ImportArgs) -> Result<ExitCode> {
         "{} grants for {} people; {} runner definitions were read (--json prints them)",
         access.grants.len(),
         people.len(),
-        imported.runners.len()
+        definitions.len()
     );
     Ok(ExitCode::SUCCESS)
 }

@@ -53,6 +53,10 @@ pub(super) fn ask(
             let text = "whose work a `workflow_job` is stands in its run, which the farm asks the forge for";
             return Ok(vec![line("", "nothing to decide", text.to_owned())]);
         }
+        Ok(Meaning::Pressed(press)) => {
+            let text = format!("the button `{}` was pressed for commit {}", press.button, press.head_sha);
+            return Ok(vec![line("", "nothing to decide", text)]);
+        }
         Ok(Meaning::PullRequestClosed { number, .. }) => {
             return Ok(vec![line("", "nothing to decide", format!("pull request {number} was closed"))]);
         }

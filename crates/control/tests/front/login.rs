@@ -1,0 +1,238 @@
+//! Signing in by the *simulated* GitHub: who somebody is, and what that opens.
+
+use crate::world::{Plan, World};
+use forgeyard_model::access::Member;
+use forgeyard_model::principal::{PrincipalKind, Role};
+use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
+use reqwest::redirect::Policy;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A browser that follows nothing by itself, so that a test sees every step.
+struct Browser {
+    http: reqwest::Client,
+    farm: String,
+    cookies: BTreeMap<String, String>,
+}
+
+struct Shown {
+    status: u16,
+    to: String,
+    text: String,
+}
+
+impl Browser {
+    fn new(world: &World) -> Self {
+        let http = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
+        Self { http, farm: world.plane.url.clone(), cookies: BTreeMap::new() }
+    }
+
+    async fn send(&mut self, request: reqwest::RequestBuilder) -> Shown {
+        let cookies: Vec<String> =
+            self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let request = request.header(COOKIE, cookies.join("; ")).header("accept", "text/html");
+        let answer = request.send().await.unwrap();
+        for cookie in answer.headers().get_all(SET_COOKIE) {
+            let (pair, attributes) = cookie.to_str().unwrap().split_once(';').unwrap();
+            assert!(attributes.contains("HttpOnly"), "{attributes}");
+            let (name, value) = pair.split_once('=').unwrap();
+            self.cookies.insert(name.to_owned(), value.to_owned());
+        }
+        let to = answer.headers().get(LOCATION).map(|to| to.to_str().unwrap().to_owned()).unwrap_or_default();
+        Shown { status: answer.status().as_u16(), to, text: answer.text().await.unwrap() }
+    }
+
+    async fn open(&mut self, path: &str) -> Shown {
+        let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.farm) };
+        self.send(self.http.get(url)).await
+    }
+
+    /// Begins, and lets the forge send the browser back: the address of the callback.
+    async fn at_the_forge(&mut self) -> String {
+        let begun = self.open("/login/forge/github?next=%2Fqueue").await;
+        assert_eq!(begun.status, 303, "{}", begun.text);
+        let forge = self.open(&begun.to).await;
+        assert_eq!(forge.status, 302, "{}", forge.text);
+        forge.to
+    }
+
+    async fn sign_in(&mut self) -> Shown {
+        let callback = self.at_the_forge().await;
+        self.open(&callback).await
+    }
+}
+
+fn member(role: Role, person: u64, repository: Option<u64>) -> Member {
+    Member {
+        id: "core".to_owned(),
+        role,
+        users: [person].into(),
+        lists: Default::default(),
+        teams: Default::default(),
+        repositories: repository.into_iter().collect(),
+        organisations: Default::default(),
+        whole_farm: repository.is_none(),
+    }
+}
+
+async fn world(rules: impl Fn(u64, u64) -> Vec<Member> + Send + Sync + 'static) -> World {
+    World::with(Plan { members: Some(Box::new(rules)), ..Plan::default() }).await
+}
+
+fn csrf(page: &str) -> String {
+    let (_, rest) = page.split_once("name=\"csrf\" value=\"").unwrap();
+    rest.split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn person_signs_in_with_the_forge_and_may_what_the_access_file_says_where_it_says_so() {
+    let world = world(|person, repository| vec![member(Role::Maintainer, person, Some(repository))]).await;
+    world.twin.with(|state| state.sign_in(Some(world.person.id)));
+    let stranger = world.twin.with(|state| state.add_user("stranger"));
+    let spec = forgeyard_forges::twin::RunSpec::push(world.repository, &stranger, vec![world.job("build")]);
+    let job = world.twin.with(|state| {
+        let run = state.start_run(spec);
+        state.current_jobs(run)[0].id
+    });
+    world.twin.advance(Duration::from_secs(2)).await;
+    let demand = world.until(job, "held").await;
+
+    let mut browser = Browser::new(&world);
+    let shown = browser.sign_in().await;
+    assert!(shown.status == 200 && shown.text.contains("url=/queue"), "{}", shown.text);
+    let queue = browser.open("/queue").await;
+    assert!(
+        queue.text.contains("maintainer") && queue.text.contains("Approve this commit"),
+        "{}",
+        queue.text
+    );
+    let session =
+        world.plane.app.core.read().tokens.values().find(|row| row.expires_at.is_some()).cloned().unwrap();
+    assert_eq!(session.principal.kind, PrincipalKind::Person { id: world.person.id });
+    // The whole farm is not this person's.
+    assert_eq!(browser.open("/audit").await.status, 403);
+
+    // A form of another session, and one that names another commit, are refused.
+    let url = format!("{}/demands/{}/approve", world.plane.url, demand.id);
+    let form = |csrf: &str, head: &str| format!("csrf={csrf}&head={head}&back=%2Fqueue");
+    let kind = "application/x-www-form-urlencoded";
+    let post =
+        |browser: &Browser, body: String| browser.http.post(&url).header("content-type", kind).body(body);
+    let token = csrf(&queue.text);
+    let request = post(&browser, form("forged", demand.head()));
+    assert_eq!(browser.send(request).await.status, 403);
+    let request = post(&browser, form(&token, &"d".repeat(40)));
+    assert_eq!(browser.send(request).await.status, 409);
+    let request = post(&browser, form(&token, ""));
+    assert_eq!(browser.send(request).await.status, 400);
+    let request = post(&browser, form(&token, demand.head()));
+    let answer = browser.send(request).await;
+    assert_eq!((answer.status, answer.to.as_str()), (303, "/queue"), "{}", answer.text);
+    world.until(job, "launching").await;
+    let said = world.plane.client.approvals().await.unwrap();
+    let judged = said[0].judged.as_ref().unwrap();
+    assert_eq!((judged.by.person.id, judged.how), (world.person.id, forgeyard_model::approval::Way::Console));
+
+    // Signed out, the session is over, wherever its cookie is.
+    let request = browser
+        .http
+        .post(format!("{}/logout", world.plane.url))
+        .header("content-type", kind)
+        .body(format!("csrf={token}"));
+    let kept = browser.cookies.clone();
+    browser.send(request).await;
+    browser.cookies = kept;
+    assert!(browser.open("/queue").await.to.starts_with("/login"));
+    world.plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn viewer_cannot_approve_and_maintainer_of_another_repository_sees_nothing() {
+    for (role, elsewhere) in [(Role::Viewer, false), (Role::Maintainer, true)] {
+        let other = move |_: u64, repository: u64| {
+            // Not the person whom the grant names: that one may approve by the grant.
+            vec![member(role, 0, Some(repository + u64::from(elsewhere) * 1000))]
+        };
+        let world = world(other).await;
+        let stranger = world.twin.with(|state| state.add_user("stranger"));
+        let reader = world.reader.clone();
+        world.twin.with(|state| state.sign_in(Some(reader.id)));
+        let job = world.twin.with(|state| {
+            let spec =
+                forgeyard_forges::twin::RunSpec::push(world.repository, &stranger, vec![world.job("build")]);
+            let run = state.start_run(spec);
+            state.current_jobs(run)[0].id
+        });
+        world.twin.advance(Duration::from_secs(2)).await;
+        let demand = world.until(job, "held").await;
+        let mut browser = Browser::new(&world);
+        let shown = browser.sign_in().await;
+        if elsewhere {
+            // The farm has no such repository, so the rule counts nowhere.
+            assert!(shown.status == 403 && shown.text.contains("login.nobody"), "{}", shown.text);
+            world.plane.stop().await;
+            continue;
+        }
+        let queue = browser.open("/queue").await;
+        assert!(
+            queue.text.contains("may not approve") && !queue.text.contains("Approve this commit"),
+            "{}",
+            queue.text
+        );
+        let url = format!("{}/demands/{}/approve", world.plane.url, demand.id);
+        let body = format!("csrf={}&head={}", csrf(&queue.text), demand.head());
+        let request =
+            browser.http.post(url).header("content-type", "application/x-www-form-urlencoded").body(body);
+        let answer = browser.send(request).await;
+        assert!(answer.status == 403 && answer.text.contains("approval.not_authorised"), "{}", answer.text);
+        assert_eq!(world.demand(job).unwrap().state.name(), "held");
+        world.plane.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_that_is_forged_replayed_or_of_another_browser_signs_nobody_in() {
+    let world = world(|person, _| vec![member(Role::Admin, person, None)]).await;
+    world.twin.with(|state| state.sign_in(Some(world.person.id)));
+    let mut browser = Browser::new(&world);
+    let forged = browser.open("/login/callback?state=forged&code=x").await;
+    assert!(forged.status == 403 && forged.text.contains("login.state"), "{}", forged.text);
+    // Somebody makes another browser finish what was begun in theirs.
+    let callback = browser.at_the_forge().await;
+    let mut victim = Browser::new(&world);
+    let shown = victim.open(&callback).await;
+    assert!(shown.status == 403 && shown.text.contains("login.browser"), "{}", shown.text);
+    assert!(!victim.cookies.contains_key("forgeyard"));
+    // And it is used up by that.
+    assert!(browser.open(&callback).await.text.contains("login.state"));
+    // A whole answer again, and its code under a new state.
+    let callback = browser.at_the_forge().await;
+    assert_eq!(browser.open(&callback).await.status, 200);
+    assert!(browser.open(&callback).await.text.contains("login.state"));
+    let code = callback.split_once("code=").unwrap().1.split('&').next().unwrap().to_owned();
+    let fresh = browser.open("/login/forge/github").await;
+    let state = fresh.to.split_once("state=").unwrap().1.split('&').next().unwrap().to_owned();
+    let replayed = browser.open(&format!("/login/callback?state={state}&code={code}")).await;
+    assert!(replayed.status == 403 && replayed.text.contains("login.refused"), "{}", replayed.text);
+    world.plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn login_that_changed_hands_opens_nothing_and_a_renamed_person_stays_who_they_are() {
+    let world = world(|person, _| vec![member(Role::Admin, person, None)]).await;
+    let squatter = world.twin.with(|state| {
+        state.rename_account(world.person.id, "renamed");
+        let squatter = state.add_user("maintainer");
+        state.sign_in(Some(squatter.id));
+        squatter
+    });
+    assert_ne!(squatter.id, world.person.id);
+    let shown = Browser::new(&world).sign_in().await;
+    assert!(shown.status == 403 && shown.text.contains("login.nobody"), "{}", shown.text);
+    assert!(shown.text.contains(&squatter.id.to_string()), "{}", shown.text);
+    world.twin.with(|state| state.sign_in(Some(world.person.id)));
+    let mut browser = Browser::new(&world);
+    assert_eq!(browser.sign_in().await.status, 200);
+    assert!(browser.open("/queue").await.text.contains("renamed"));
+    world.plane.stop().await;
+}
