@@ -10,6 +10,7 @@
 mod plane;
 mod world;
 
+mod forgejo;
 mod refused;
 mod runner;
 mod sources;
