@@ -3,6 +3,7 @@
 //! They are made once, at the start, from files that name no secret but hold them. Without a connection, everything at
 //! that forge is refused with an explanation, and never tried without credentials.
 
+use forgeyard_forges::forgejo::Forgejo;
 use forgeyard_forges::github::scaleset::ScaleSets;
 use forgeyard_forges::github::{Github, LoginApp, RepositoryPath, Target};
 use forgeyard_model::forge::Repository;
@@ -113,6 +114,7 @@ pub struct Connections {
     all: Arc<BTreeMap<ForgeName, Arc<Connection>>>,
     logins: Arc<BTreeMap<ForgeName, LoginApp>>,
     secrets: Arc<BTreeMap<ForgeName, Vec<Secret>>>,
+    forgejos: Arc<BTreeMap<ForgeName, Forgejo>>,
 }
 
 impl Connections {
@@ -121,7 +123,7 @@ impl Connections {
         let all = all
             .into_iter()
             .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
-        Self { all: Arc::new(all.collect()), logins: Arc::default(), secrets: Arc::default() }
+        Self { all: Arc::new(all.collect()), logins: Arc::default(), secrets: Arc::default(), forgejos: Arc::default() }
     }
 
     /// The same, with the Apps by which people sign in.
@@ -148,6 +150,23 @@ impl Connections {
         self
     }
 
+    /// The same with a Forgejo.
+    #[must_use]
+    pub fn with_forgejo(mut self, forge: ForgeName, client: Forgejo) -> Self {
+        Arc::make_mut(&mut self.forgejos).insert(forge, client);
+        self
+    }
+
+    /// The client of a forge, if that is a Forgejo.
+    pub fn forgejo(&self, forge: &ForgeName) -> Option<&Forgejo> {
+        self.forgejos.get(forge)
+    }
+
+    /// All that are a Forgejo.
+    pub fn forgejos(&self) -> impl Iterator<Item = (&ForgeName, &Forgejo)> {
+        self.forgejos.iter()
+    }
+
     /// What webhooks of this forge may be signed with.
     pub fn webhook_secrets(&self, forge: &ForgeName) -> &[Secret] {
         self.secrets.get(forge).map_or(&[], Vec::as_slice)
@@ -155,7 +174,8 @@ impl Connections {
 
     /// Names of the forges that are connected or may send webhooks.
     pub fn names(&self) -> impl Iterator<Item = &ForgeName> {
-        let silent = self.all.keys().filter(|name| !self.secrets.contains_key(name));
+        let silent =
+            self.all.keys().chain(self.forgejos.keys()).filter(|name| !self.secrets.contains_key(name));
         self.secrets.keys().chain(silent)
     }
 

@@ -23,6 +23,7 @@ use crate::output::Wrong;
 use anyhow::{Context as _, Result};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
+use forgeyard_forges::forgejo::Forgejo;
 use forgeyard_forges::github::{
     AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp, Target,
 };
@@ -37,6 +38,8 @@ use std::sync::Arc;
 pub enum Kind {
     /// github.com, or a GitHub Enterprise Server.
     Github,
+    /// A Forgejo.
+    Forgejo,
 }
 
 /// Where runners are registered.
@@ -102,6 +105,8 @@ pub struct ForgeConfig {
     pub runner_group: Option<u64>,
     /// File with the secret of webhooks that were made by hand, at an organisation or a repository.
     pub webhook_secret_file: Option<PathBuf>,
+    /// Of a Forgejo: file with an access token that may write repositories.
+    pub token_file: Option<PathBuf>,
     /// The Apps.
     #[serde(default)]
     pub apps: Vec<AppConfig>,
@@ -162,9 +167,33 @@ impl ForgeConfig {
         endpoint.with_context(|| Wrong::new(format!("the addresses of the forge `{}`", self.name)))
     }
 
+    /// The client of a Forgejo. Nothing is called.
+    pub fn forgejo(&self) -> Result<Forgejo> {
+        let name = &self.name;
+        let lacks = |key: &str, fix: &str| Wrong::new(format!("the forge `{name}` has no `{key}`")).fix(fix);
+        let web =
+            self.web_url.as_deref().ok_or_else(|| lacks("web-url", "write the address of its pages"))?;
+        let path = self.token_file.as_deref().ok_or_else(|| {
+            lacks("token-file", "make an access token with the scope write:repository, and name its file")
+        })?;
+        if self.register_at == At::Organisation || !self.apps.is_empty() || !self.scale_sets.is_empty() {
+            return Err(Wrong::new(format!(
+                "the forge `{name}` is a Forgejo: it has no Apps and no scale sets, and runners are \
+                                           registered at repositories"
+            ))
+            .fix("remove those keys")
+            .into());
+        }
+        let token = fs_err::read_to_string(path).with_context(|| {
+            Wrong::new(format!("the token of the forge `{name}` cannot be read: {}", path.display()))
+        })?;
+        let http = HttpOptions { ca_file: self.ca_file.clone(), ..HttpOptions::default() };
+        Forgejo::new(web, Secret::new(token.trim()), &http)
+            .with_context(|| Wrong::new(format!("the connection to the forge `{name}`")))
+    }
+
     /// The connection itself. Nothing is called.
     pub fn connection(&self, clock: &Clock) -> Result<ConnectionOptions> {
-        let Kind::Github = self.kind;
         if self.apps.is_empty() {
             return Err(Wrong::new(format!(
                 "the forge `{}` has no App, and nothing is asked anonymously",
@@ -243,7 +272,8 @@ pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections>
             return Err(Wrong::new(text).fix("give each forge its own name").into());
         }
     }
-    let made: Result<Vec<_>> = forges.iter().map(|forge| forge.connection(clock)).collect();
+    let githubs = forges.iter().filter(|forge| forge.kind == Kind::Github);
+    let made: Result<Vec<_>> = githubs.map(|forge| forge.connection(clock)).collect();
     let mut all = Connections::new(made?);
     let mut logins = Vec::new();
     for forge in forges {
@@ -251,7 +281,10 @@ pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections>
         if !secrets.is_empty() {
             all = all.trusting(forge.name.clone(), secrets);
         }
-        logins.extend(forge.login()?.map(|app| (forge.name.clone(), app)));
+        match forge.kind {
+            Kind::Github => logins.extend(forge.login()?.map(|app| (forge.name.clone(), app))),
+            Kind::Forgejo => all = all.with_forgejo(forge.name.clone(), forge.forgejo()?),
+        }
     }
     if logins.len() > 1 {
         // Access files name people by the numeric id of one forge.
@@ -353,6 +386,23 @@ mod tests {
         assert_eq!(made.sign_in_names(), ["one"]);
         let error = refused(&format!("{}{}", forge("one"), forge("two")));
         assert!(error.contains("one forge only") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_forgejo_needs_an_address_and_a_token_and_nothing_of_github() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        let head = "[[forges]]\nname = \"lab\"\nkind = \"forgejo\"\n";
+        assert!(refused(head).contains("no `web-url`"));
+        let web = format!("{head}web-url = \"https://git.example.org\"\n");
+        assert!(refused(&web).contains("no `token-file`"));
+        let whole = format!("{web}token-file = \"{}\"\n", token.display());
+        assert!(refused(&whole).contains("cannot be read"));
+        fs_err::write(&token, "secret words\n").unwrap();
+        let at_organisation = format!("{whole}register-at = \"organisation\"\n");
+        assert!(refused(&at_organisation).contains("registered at repositories"));
+        let made = connections(&read(&whole).forges, &Clock::system()).unwrap();
+        assert_eq!(made.forgejo(&"lab".parse().unwrap()).unwrap().web(), "https://git.example.org");
     }
 
     #[test]

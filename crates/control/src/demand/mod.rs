@@ -6,6 +6,7 @@
 //! control plane that holds the epoch; there is no second listener. Silence of one forge does not hold up another.
 
 pub mod checks;
+pub mod forgejo;
 pub mod listener;
 pub mod poll;
 pub mod redelivery;
@@ -29,6 +30,18 @@ const CHECKS: Duration = Duration::from_secs(10);
 
 /// Starts the loops of every connection.
 pub fn start(app: &App, stop: &CancellationToken) {
+    for (forge, client) in app.forges.forgejos() {
+        let (app, forge, client, stop) = (app.clone(), forge.clone(), client.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut poll = forgejo::Poll::default();
+            loop {
+                poll.round(&app, &forge, &client).await;
+                if !rest(&app, &stop, forgejo::EVERY).await {
+                    return;
+                }
+            }
+        });
+    }
     for connection in app.forges.iter() {
         for place in 0..connection.github().apps() {
             let (app, connection, stop) = (app.clone(), connection.clone(), stop.clone());

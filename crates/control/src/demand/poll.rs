@@ -15,10 +15,10 @@ use crate::forges::Connection;
 use forgeyard_engine::demand::labels;
 use forgeyard_forges::github::budget::Advice;
 use forgeyard_forges::github::{Again, Etag, GithubError, Polled, RunStatus, Target, WorkflowRun};
-use forgeyard_model::Timestamp;
 use forgeyard_model::demand::Source;
 use forgeyard_model::forge::{Repository, WorkflowJob};
 use forgeyard_model::input::Input;
+use forgeyard_model::{ForgeName, Timestamp};
 use futures::StreamExt as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl Poll {
     /// Polls the repositories that are due, several at once. Trouble with one is logged, and does not keep the others from
     /// their turn.
     pub async fn round(&mut self, app: &App, connection: &Connection) {
-        let wanted = wanted(app, connection);
+        let wanted = wanted(app, connection.forge());
         self.repositories.retain(|id, _| wanted.contains_key(id));
         for id in wanted.keys() {
             self.repositories.entry(*id).or_default();
@@ -85,11 +85,11 @@ impl Poll {
 }
 
 /// Repositories with a grant or with open demand, by numeric id.
-fn wanted(app: &App, connection: &Connection) -> BTreeMap<u64, Repository> {
+pub(super) fn wanted(app: &App, forge: &ForgeName) -> BTreeMap<u64, Repository> {
     let config = app.config();
     let granted: BTreeSet<u64> =
         config.access.grants.iter().filter_map(|grant| grant.repository.id).collect();
-    let own = config.repositories.iter().filter(|repository| repository.forge == *connection.forge());
+    let own = config.repositories.iter().filter(|repository| repository.forge == *forge);
     let mut found: BTreeMap<u64, Repository> = own
         .filter(|repository| granted.contains(&repository.id))
         .map(|repository| {
@@ -99,7 +99,7 @@ fn wanted(app: &App, connection: &Connection) -> BTreeMap<u64, Repository> {
         .collect();
     let farm = app.core.read();
     let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
-    for demand in live.filter(|demand| demand.repository.forge == *connection.forge()) {
+    for demand in live.filter(|demand| demand.repository.forge == *forge) {
         // The forge's own name of it is the newer one.
         found.insert(demand.repository.id, demand.repository.clone());
     }

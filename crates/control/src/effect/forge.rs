@@ -73,6 +73,16 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 
 /// Does an effect at a forge.
 pub(super) async fn run(app: &App, effect: Effect) -> Result<EffectResult, Trouble> {
+    let client = match &effect {
+        Effect::LookUpRun { repository, .. }
+        | Effect::ReadJob { repository, .. }
+        | Effect::MintRunner { repository, .. }
+        | Effect::Deregister { repository, .. } => app.forges.forgejo(&repository.forge),
+        _ => None,
+    };
+    if let Some(client) = client {
+        return super::forgejo::run(app, client, effect).await;
+    }
     match effect {
         Effect::LookUpRun { repository, run, .. } => look_up(app, &repository, run).await,
         Effect::ReadJob { repository, installation, job, .. } => {
@@ -275,7 +285,7 @@ async fn mint(
 }
 
 /// Whether the machine still waits for the configuration of this name.
-fn wanted(app: &App, runner: RunnerId, name: &str) -> bool {
+pub(super) fn wanted(app: &App, runner: RunnerId, name: &str) -> bool {
     let farm = app.core.read();
     let Some(runner) = farm.runners.get(&runner) else { return false };
     let asked = runner.registration.as_deref().is_some_and(|registration| {
@@ -290,7 +300,7 @@ fn wanted(app: &App, runner: RunnerId, name: &str) -> bool {
 }
 
 /// Removes the configuration of a runner that is forgotten, unless the machine has one of another name by now.
-fn unseal(app: &App, runner: RunnerId, name: &str) -> Result<(), Trouble> {
+pub(super) fn unseal(app: &App, runner: RunnerId, name: &str) -> Result<(), Trouble> {
     let trouble = |error: std::io::Error| Trouble::Again(format!("the sealed configuration: {error}"));
     match app.sealed.read(runner, name).map_err(trouble)? {
         Some(_) => app.sealed.remove(runner).map_err(trouble),

@@ -4,6 +4,7 @@
 //! for good, or troubled and to be tried again after a pause that the engine chooses.
 
 mod forge;
+mod forgejo;
 mod inspect;
 mod plan;
 mod promote;

@@ -11,6 +11,7 @@ mod plane;
 mod world;
 
 mod approve;
+mod forgejo;
 mod login;
 mod refused;
 mod runner;

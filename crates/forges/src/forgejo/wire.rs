@@ -90,6 +90,8 @@ pub struct RepositoryId {
 
 #[derive(Deserialize)]
 struct Payload {
+    #[serde(default, rename = "ref", deserialize_with = "answer::optional_text")]
+    git_ref: Option<String>,
     #[serde(default)]
     pull_request: Option<PullRequest>,
 }
@@ -131,6 +133,12 @@ impl Run {
             author: pull.user,
             head: pull.head.and_then(|head| head.repo).map(|repository| repository.id),
         })
+    }
+
+    /// The branch that was pushed, by the event. What people see ([`Run::prettyref`]) does not tell a tag from a branch.
+    pub fn branch(&self) -> Option<String> {
+        let payload = serde_json::from_str::<Payload>(&self.event_payload).ok()?;
+        Some(payload.git_ref?.strip_prefix("refs/heads/")?.to_owned())
     }
 
     /// The repository that its code comes from. A fork that is gone, or is not named, is none: never the own one.
@@ -301,6 +309,15 @@ mod tests {
         }
         let pull = run(true, &from(9)).pull();
         assert_eq!((pull.number, pull.author.map(|author| author.id)), (Some(7), Some(3)));
+    }
+
+    /// A tag that is called as a protected branch is no push to that branch.
+    #[test]
+    fn a_branch_is_told_from_a_tag_of_its_name() {
+        assert_eq!(run(false, r#"{"ref":"refs/heads/main"}"#).branch().as_deref(), Some("main"));
+        for payload in [r#"{"ref":"refs/tags/main"}"#, r#"{"ref":"main"}"#, "{}", ""] {
+            assert_eq!(run(false, payload).branch(), None, "{payload}");
+        }
     }
 
     #[test]

@@ -254,7 +254,7 @@ impl ForgejoState {
         let run = self.runs.get(&id)?;
         let status = self.jobs.values().find(|job| job.run == id).map_or("unknown", |job| job.status);
         let payload = match run.fork {
-            None => json!({}),
+            None => json!({ "ref": "refs/heads/main" }),
             Some(fork) => {
                 json!({ "pull_request": { "number": 7, "user": run.user, "head": { "repo": { "id": fork } } } })
             }

@@ -5,7 +5,7 @@
 //! holds, or under another name of the forge, shows before GitHub says so.
 
 use crate::config::FileConfig;
-use crate::connect::{At, ForgeConfig};
+use crate::connect::{At, ForgeConfig, Kind};
 use crate::output::{self, Wrong, chain, table_or};
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -78,7 +78,44 @@ pub async fn run(args: DoctorArgs) -> Result<ExitCode> {
     Ok(if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// A Forgejo: whether its list of jobs can be read, repository by repository.
+async fn look_at_forgejo(file: &FileConfig, forge: &ForgeConfig) -> Result<Vec<Finding>> {
+    let client = forge.forgejo()?;
+    let mut findings = Vec::new();
+    let finding = |of: &str, verdict, detail, fix: Option<&str>| Finding {
+        check: "forgejo.jobs".to_owned(),
+        of: of.to_owned(),
+        verdict,
+        detail,
+        fix: fix.map(str::to_owned),
+    };
+    for repository in file.repositories.iter().filter(|repository| repository.forge == forge.name) {
+        let path = RepositoryPath::parse(&repository.name).with_context(|| {
+            Wrong::new(format!("the repository `{}` of the configuration", repository.name))
+        })?;
+        findings.push(match client.jobs(&path, &[]).await {
+            Ok(jobs) => {
+                finding(&repository.name, Verdict::Good, format!("{} jobs wait or run", jobs.len()), None)
+            }
+            Err(error) => finding(&repository.name, Verdict::Bad, chain(&error), error.fix()),
+        });
+    }
+    if findings.is_empty() {
+        let fix = "declare one under [[repositories]]";
+        findings.push(finding(
+            "the farm",
+            Verdict::Bad,
+            "no repository of this forge is configured".to_owned(),
+            Some(fix),
+        ));
+    }
+    Ok(findings)
+}
+
 async fn look(args: &DoctorArgs, file: &FileConfig, forge: &ForgeConfig) -> Result<Vec<Finding>> {
+    if forge.kind == Kind::Forgejo {
+        return look_at_forgejo(file, forge).await;
+    }
     let connection = forge.connection(&Clock::system())?;
     let secret = match forge.webhook_secrets()?.into_iter().next() {
         None if forge.name.as_str() == "github" => file.webhook_secret()?,
