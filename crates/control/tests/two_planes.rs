@@ -69,6 +69,7 @@ const START: &str = "FORGEYARD_TEST_PLANE";
 fn plane_process() {
     let Ok(text) = std::env::var(START) else { return };
     let start: Start = serde_json::from_str(&text).unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(lead(start));
 }
@@ -341,6 +342,7 @@ async fn either_of_two_control_planes_is_killed_at_any_moment_and_nothing_is_los
     let Some(schema) = postgres::schema().await else { return };
     let seed = std::env::var("FORGEYARD_SEED").map_or(5, |text| text.parse().unwrap());
     println!("FORGEYARD_SEED={seed}");
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut rng = Rng::new(seed);
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup { now: Clock::system().now(), ..Setup::default() };
@@ -381,7 +383,10 @@ async fn either_of_two_control_planes_is_killed_at_any_moment_and_nothing_is_los
         let answer = http.get(format!("http://{other}/api/v1/jobs")).send().await;
         match answer {
             Ok(answer) if answer.status() == 503 => break answer.text().await.unwrap(),
-            _ => assert!(Instant::now() < end, "the other one does not say that it stands by"),
+            other => {
+                let log = std::fs::read_to_string(&said).unwrap_or_default();
+                assert!(Instant::now() < end, "the other one does not say that it stands by: {other:?}; {log}");
+            }
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     };

@@ -174,6 +174,10 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec, look: &mut Look) -> Result<P
             ));
             continue;
         }
+        if runners && let Some(reason) = outdated(tx, pool) {
+            reasons.push(reason);
+            continue;
+        }
         if in_pool(tx, pool) >= pool.max as usize {
             let text = format!("pool {} has its {} machines", pool.name, pool.max);
             reasons.push(Explanation::new("queue.pool_full", text));
@@ -252,6 +256,24 @@ fn rank(code: &str) -> u8 {
         "queue.device_sick" => 2,
         _ => 3,
     }
+}
+
+/// Why nothing is launched from the image of a pool: the forge no longer accepts its runner program. The image stops, and
+/// no other does.
+fn outdated(tx: &Tx<'_>, pool: &Pool) -> Option<Explanation> {
+    let image = tx.config().image(&pool.image)?;
+    let at = tx.farm().outdated_at(image)?;
+    if tx.now().since(at) >= demand::launch::IMAGE_RESTS {
+        return None;
+    }
+    let text = format!(
+        "image {} of pool {} holds a runner program that the forge refused as too old at {at}",
+        image.name, pool.name
+    );
+    Some(Explanation::new("queue.image_outdated", text).fix(
+        "build the image again with the newest runner program, and let the pool name it; until then nothing is launched \
+         from this one",
+    ))
 }
 
 fn in_pool(tx: &Tx<'_>, pool: &Pool) -> usize {
@@ -457,6 +479,7 @@ fn claim(tx: &mut Tx<'_>, mut job: Job, place: Place<'_>) -> Result<(), Refusal>
         requested_at: now,
         seen_at: None,
         unwanted_from: 0,
+        outdated_at: None,
         ready_at: None,
         since: now,
         generation: 0,
