@@ -106,7 +106,9 @@ async fn lead(start: Start) {
         runner_group: 1,
         scale_sets: Vec::new(),
     }]);
-    let blobs = DiskStore::open(start.data.join("blobs"), Arc::new(move || stamp.now())).await.unwrap();
+    // A folder of blobs belongs to one process; jobs of forges leave nothing in it.
+    let blobs = start.data.join(format!("blobs-{}", start.address.port()));
+    let blobs = DiskStore::open(blobs, Arc::new(move || stamp.now())).await.unwrap();
     let options = Options {
         config,
         store: forgeyard_db::open(&start.database, &start.data).await.unwrap(),
