@@ -204,13 +204,13 @@ impl World {
                 if served.contains_key(&wanted.runner) {
                     continue;
                 }
-                let over = Arc::new(Mutex::new(false));
-                served.insert(wanted.runner, Arc::clone(&over));
-                tokio::spawn(Arc::clone(&self).agent(wanted.clone(), over));
+                let at_work = Arc::new(Mutex::new(false));
+                served.insert(wanted.runner, Arc::clone(&at_work));
+                tokio::spawn(Arc::clone(&self).agent(wanted.clone(), at_work));
             }
             let wanted: BTreeSet<RunnerId> = set.runners.iter().map(|one| one.runner).collect();
-            for (runner, over) in self.served.lock().unwrap().iter() {
-                if !wanted.contains(runner) && !*over.lock().unwrap() {
+            for (runner, at_work) in self.served.lock().unwrap().iter() {
+                if !wanted.contains(runner) && *at_work.lock().unwrap() {
                     self.trouble.lock().unwrap().push(format!("{runner} is unwanted while it works"));
                 }
             }
@@ -231,15 +231,17 @@ impl World {
         }
     }
 
-    async fn agent(self: Arc<Self>, wanted: DesiredRunner, over: Arc<Mutex<bool>>) {
-        if let Err(error) = self.work(&wanted).await {
+    async fn agent(self: Arc<Self>, wanted: DesiredRunner, at_work: Arc<Mutex<bool>>) {
+        let ended = self.work(&wanted, &at_work).await;
+        // One that has no job may be let go: another runner may have got the job that it was made for.
+        if let (Err(error), true) = (ended, *at_work.lock().unwrap()) {
             self.trouble.lock().unwrap().push(format!("{}: {error}", wanted.runner));
         }
-        *over.lock().unwrap() = true;
+        *at_work.lock().unwrap() = false;
     }
 
     /// The life of one agent with its runner program.
-    async fn work(&self, wanted: &DesiredRunner) -> Result<(), String> {
+    async fn work(&self, wanted: &DesiredRunner, at_work: &Mutex<bool>) -> Result<(), String> {
         let redeem = Redeem {
             version: VERSION,
             token: wanted.token.clone(),
@@ -266,6 +268,7 @@ impl World {
                 None => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         };
+        *at_work.lock().unwrap() = true;
         let took = RunnerTook {
             fence,
             wait_seconds: 5,
@@ -291,6 +294,7 @@ impl World {
             let _: serde_json::Value = self.call(&path(HEARTBEAT), session, &beat(Some("runner"))).await?;
         }
         program.end("success").await.map_err(|error| error.to_string())?;
+        *at_work.lock().unwrap() = false;
         let at = Timestamp::from_micros(1_767_600_000_000_000);
         let step = StepFacts {
             name: "runner".to_owned(),
