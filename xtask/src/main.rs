@@ -17,6 +17,8 @@ mod graph;
 mod idle;
 mod openapi;
 mod replay;
+#[cfg(test)]
+mod reports;
 mod size;
 
 #[derive(Parser)]

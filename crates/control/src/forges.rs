@@ -123,7 +123,12 @@ impl Connections {
         let all = all
             .into_iter()
             .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
-        Self { all: Arc::new(all.collect()), logins: Arc::default(), secrets: Arc::default(), forgejos: Arc::default() }
+        Self {
+            all: Arc::new(all.collect()),
+            logins: Arc::default(),
+            secrets: Arc::default(),
+            forgejos: Arc::default(),
+        }
     }
 
     /// The same, with the Apps by which people sign in.

@@ -152,21 +152,28 @@ fn read_or_make(path: &Path, make: impl FnOnce() -> io::Result<String>) -> Resul
         Ok(text) => Ok(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let text = make().map_err(|error| trouble(path, error))?;
-            write_private(path, &text).map_err(|error| trouble(path, error))?;
-            Ok(text)
+            match write_private(path, &text) {
+                Ok(()) => Ok(text),
+                // Another control plane of the same farm started at the same moment: its key is the farm's.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    fs_err::read_to_string(path).map_err(|error| trouble(path, error))
+                }
+                Err(error) => Err(trouble(path, error)),
+            }
         }
         Err(error) => Err(trouble(path, error)),
     }
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file that only its owner can read, whole or not at all, and never over one that is there.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use fs_err::os::unix::fs::OpenOptionsExt as _;
     use std::io::Write as _;
-    let part = path.with_extension("part");
-    let _ = fs_err::remove_file(&part);
+    let part = path.with_extension(format!("part-{:016x}", rand::random::<u64>()));
     let mut file = fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs_err::rename(&part, path)
+    let placed = fs_err::hard_link(&part, path);
+    fs_err::remove_file(&part)?;
+    placed
 }

@@ -25,6 +25,6 @@ pub mod logs;
 pub mod reader;
 pub mod sealed;
 pub mod serve;
-pub mod usage;
 mod standby;
+pub mod usage;
 pub mod views;

@@ -69,6 +69,7 @@ const START: &str = "FORGEYARD_TEST_PLANE";
 fn plane_process() {
     let Ok(text) = std::env::var(START) else { return };
     let start: Start = serde_json::from_str(&text).unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(lead(start));
 }
@@ -105,7 +106,9 @@ async fn lead(start: Start) {
         runner_group: 1,
         scale_sets: Vec::new(),
     }]);
-    let blobs = DiskStore::open(start.data.join("blobs"), Arc::new(move || stamp.now())).await.unwrap();
+    // A folder of blobs belongs to one process; jobs of forges leave nothing in it.
+    let blobs = start.data.join(format!("blobs-{}", start.address.port()));
+    let blobs = DiskStore::open(blobs, Arc::new(move || stamp.now())).await.unwrap();
     let options = Options {
         config,
         store: forgeyard_db::open(&start.database, &start.data).await.unwrap(),
@@ -202,13 +205,13 @@ impl World {
                 if served.contains_key(&wanted.runner) {
                     continue;
                 }
-                let over = Arc::new(Mutex::new(false));
-                served.insert(wanted.runner, Arc::clone(&over));
-                tokio::spawn(Arc::clone(&self).agent(wanted.clone(), over));
+                let at_work = Arc::new(Mutex::new(false));
+                served.insert(wanted.runner, Arc::clone(&at_work));
+                tokio::spawn(Arc::clone(&self).agent(wanted.clone(), at_work));
             }
             let wanted: BTreeSet<RunnerId> = set.runners.iter().map(|one| one.runner).collect();
-            for (runner, over) in self.served.lock().unwrap().iter() {
-                if !wanted.contains(runner) && !*over.lock().unwrap() {
+            for (runner, at_work) in self.served.lock().unwrap().iter() {
+                if !wanted.contains(runner) && *at_work.lock().unwrap() {
                     self.trouble.lock().unwrap().push(format!("{runner} is unwanted while it works"));
                 }
             }
@@ -229,15 +232,17 @@ impl World {
         }
     }
 
-    async fn agent(self: Arc<Self>, wanted: DesiredRunner, over: Arc<Mutex<bool>>) {
-        if let Err(error) = self.work(&wanted).await {
+    async fn agent(self: Arc<Self>, wanted: DesiredRunner, at_work: Arc<Mutex<bool>>) {
+        let ended = self.work(&wanted, &at_work).await;
+        // One that has no job may be let go: another runner may have got the job that it was made for.
+        if let (Err(error), true) = (ended, *at_work.lock().unwrap()) {
             self.trouble.lock().unwrap().push(format!("{}: {error}", wanted.runner));
         }
-        *over.lock().unwrap() = true;
+        *at_work.lock().unwrap() = false;
     }
 
     /// The life of one agent with its runner program.
-    async fn work(&self, wanted: &DesiredRunner) -> Result<(), String> {
+    async fn work(&self, wanted: &DesiredRunner, at_work: &Mutex<bool>) -> Result<(), String> {
         let redeem = Redeem {
             version: VERSION,
             token: wanted.token.clone(),
@@ -264,6 +269,7 @@ impl World {
                 None => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         };
+        *at_work.lock().unwrap() = true;
         let took = RunnerTook {
             fence,
             wait_seconds: 5,
@@ -289,6 +295,7 @@ impl World {
             let _: serde_json::Value = self.call(&path(HEARTBEAT), session, &beat(Some("runner"))).await?;
         }
         program.end("success").await.map_err(|error| error.to_string())?;
+        *at_work.lock().unwrap() = false;
         let at = Timestamp::from_micros(1_767_600_000_000_000);
         let step = StepFacts {
             name: "runner".to_owned(),
@@ -342,6 +349,7 @@ async fn either_of_two_control_planes_is_killed_at_any_moment_and_nothing_is_los
     let Some(schema) = postgres::schema().await else { return };
     let seed = std::env::var("FORGEYARD_SEED").map_or(5, |text| text.parse().unwrap());
     println!("FORGEYARD_SEED={seed}");
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut rng = Rng::new(seed);
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup { now: Clock::system().now(), ..Setup::default() };
@@ -382,7 +390,13 @@ async fn either_of_two_control_planes_is_killed_at_any_moment_and_nothing_is_los
         let answer = http.get(format!("http://{other}/api/v1/jobs")).send().await;
         match answer {
             Ok(answer) if answer.status() == 503 => break answer.text().await.unwrap(),
-            _ => assert!(Instant::now() < end, "the other one does not say that it stands by"),
+            other => {
+                let log = std::fs::read_to_string(&said).unwrap_or_default();
+                assert!(
+                    Instant::now() < end,
+                    "the other one does not say that it stands by: {other:?}; {log}"
+                );
+            }
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     };

@@ -56,7 +56,12 @@ pub(crate) fn end(
     let used = tx.now().since(attempt.placed_at);
     queue::ledger::settle(tx, &attempt, &job, verdict.outcome, used);
     tx.move_attempt(attempt, AttemptEvent::AttemptEnded, used)?;
-    let machine = tx.runner(runner)?;
+    let mut machine = tx.runner(runner)?;
+    if verdict.class.as_deref() == Some(demand::launch::IMAGE_TOO_OLD) {
+        machine.outdated_at = Some(tx.now());
+        tx.put(machine);
+        machine = tx.runner(runner)?;
+    }
     if machine.state.being_made() {
         if verdict.outcome == Outcome::Lost {
             let said = || Explanation::new(verdict.class.clone().unwrap_or_default(), verdict.cause.clone());

@@ -20,10 +20,11 @@ use forgeyard_model::ledger::LedgerRow;
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::pool::PoolRecord;
 use forgeyard_model::principal::ApiToken;
+use forgeyard_model::resources::Image;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
 use forgeyard_model::{
-    ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName,
+    ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName, Id,
     JobId, LeaseId, Owner, PipelineId, PoolName, RunnerId, SiteId, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +105,8 @@ pub struct Index {
     pub live_demands: BTreeSet<DemandId>,
     /// Demands by the launch that is reserved for them.
     pub launch_for: BTreeMap<JobId, BTreeSet<DemandId>>,
+    /// Images whose runner program a forge refused as too old, and when.
+    pub outdated: BTreeSet<(String, Timestamp, RunnerId)>,
     /// Our runners by forge and by their name there.
     pub runner_named: BTreeMap<(ForgeName, String), RunnerId>,
     /// Attempts of each job.
@@ -124,6 +127,11 @@ pub struct Index {
     pub outbox: BTreeSet<EffectId>,
     /// Pipelines that are not over.
     pub live_pipelines: BTreeSet<PipelineId>,
+}
+
+/// An image with all that it is made of: another root is another image, whatever its name.
+fn image_key(image: &Image) -> String {
+    format!("{image:?}")
 }
 
 fn toggle<T: Ord>(set: &mut BTreeSet<T>, value: T, add: bool) {
@@ -246,6 +254,9 @@ entities! {
             if row.work.is_warm() {
                 toggle(&mut index.warm, row.id, add);
             }
+        }
+        if let Some(at) = row.outdated_at {
+            toggle(&mut index.outdated, (image_key(&row.boots), at, row.id), add);
         }
         if let Some(registration) = &row.registration {
             let name = (registration.repository.forge.clone(), registration.name.clone());
@@ -383,6 +394,14 @@ impl Farm {
         let mut attempts: Vec<&Attempt> = ids.filter_map(|id| self.attempts.get(id)).collect();
         attempts.sort_by_key(|attempt| attempt.fence);
         attempts
+    }
+
+    /// When a forge last refused the runner program of exactly this image as too old.
+    pub fn outdated_at(&self, image: &Image) -> Option<Timestamp> {
+        let key = image_key(image);
+        let from = (key.clone(), Timestamp::default(), RunnerId::from_bits(0));
+        let of_image = self.index.outdated.range(from..).take_while(|(of, _, _)| *of == key);
+        of_image.map(|(_, at, _)| *at).last()
     }
 
     /// Artifacts of a pipeline.

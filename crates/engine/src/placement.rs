@@ -210,6 +210,10 @@ fn find<'a>(tx: &Tx<'a>, job: &Job, spec: &JobSpec, look: &mut Look) -> Result<P
     for (pool, flavor) in canary::candidates(farm, config, job, flavor, spec, tx.now()) {
         let runners = spec.forge_runner.is_some();
         let gpu = if runners { flavor.gpu.as_ref() } else { spec.gpu.as_ref() };
+        if runners && let Some(reason) = outdated(tx, pool) {
+            reasons.push(reason);
+            continue;
+        }
         let devices = gpu.map_or(0, |gpu| gpu.count);
         let stake = queue::ledger::stake(farm, config, job, pool, flavor, devices);
         if let Err(reason) = queue::budget::check(farm, config, tx.now(), job.account.as_ref(), &stake) {
@@ -318,6 +322,24 @@ fn rank(code: &str) -> u8 {
         "queue.device_sick" => 2,
         _ => 3,
     }
+}
+
+/// Why nothing is launched from the image of a pool: the forge no longer accepts its runner program. The image stops, and
+/// no other does.
+fn outdated(tx: &Tx<'_>, pool: &Pool) -> Option<Explanation> {
+    let image = tx.config().image(&pool.image)?;
+    let at = tx.farm().outdated_at(image)?;
+    if tx.now().since(at) >= demand::launch::IMAGE_RESTS {
+        return None;
+    }
+    let text = format!(
+        "image {} of pool {} holds a runner program that the forge refused as too old at {at}",
+        image.name, pool.name
+    );
+    Some(Explanation::new("queue.image_outdated", text).fix(
+        "build the image again with the newest runner program, and let the pool name it; until then nothing is launched \
+         from this one",
+    ))
 }
 
 /// Devices of a site for a new machine, or why it cannot have one.
@@ -490,6 +512,7 @@ fn make(
         requested_at: now,
         seen_at: None,
         unwanted_from: 0,
+        outdated_at: None,
         ready_at: None,
         since: now,
         generation: 0,

@@ -131,6 +131,20 @@ fn machines(tx: &mut Tx<'_>, site: SiteId, report: &SiteReport) -> Result<(), Re
 
 /// Brings one machine and what the site sees of it together.
 fn machine_seen(tx: &mut Tx<'_>, id: RunnerId, seen: &ObservedState, generation: u64) -> Result<(), Refusal> {
+    // Nearly every line of a report says that a machine runs that is known to run: no row is copied for that.
+    let settled = tx.farm().runners.get(&id).is_some_and(|runner| {
+        runner.seen_at.is_some()
+            && !matches!(
+                runner.state,
+                RunnerState::Requested
+                    | RunnerState::Creating
+                    | RunnerState::Draining
+                    | RunnerState::Failed { .. }
+            )
+    });
+    if settled && *seen == ObservedState::Running {
+        return Ok(());
+    }
     let mut runner = tx.runner(id)?;
     if runner.seen_at.is_none() && *seen != ObservedState::Absent {
         runner.seen_at = Some(tx.now());

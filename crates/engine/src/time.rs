@@ -60,10 +60,16 @@ fn paused_jobs(tx: &mut Tx<'_>) -> Result<(), Refusal> {
 }
 
 fn attempts(tx: &mut Tx<'_>) -> Result<(), Refusal> {
-    let live: Vec<AttemptId> = tx.farm().index.live_attempts.iter().copied().collect();
-    for id in live {
+    // Rows are large, and most are not due: they are looked at where they lie.
+    let live = tx.farm().index.live_attempts.iter().filter_map(|id| tx.farm().attempts.get(id));
+    let due: Vec<AttemptId> =
+        live.filter(|attempt| attempt_verdict(tx, attempt).is_some()).map(|attempt| attempt.id).collect();
+    for id in due {
+        // One that is over by now, or not due any more, because of another one of this list.
         let attempt = tx.attempt(id)?;
-        if let Some(verdict) = attempt_verdict(tx, &attempt) {
+        if attempt.state.live()
+            && let Some(verdict) = attempt_verdict(tx, &attempt)
+        {
             ending::end(tx, attempt, verdict, None, None)?;
         }
     }
@@ -110,8 +116,10 @@ fn attempt_verdict(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
 
 fn runners(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     let now = tx.now();
-    let live: Vec<RunnerId> = tx.farm().index.live_runners.iter().map(|(_, id)| *id).collect();
-    for id in live {
+    let live = tx.farm().index.live_runners.iter().filter_map(|(_, id)| tx.farm().runners.get(id));
+    let due: Vec<RunnerId> =
+        live.filter(|runner| over(runner.deadline, now)).map(|runner| runner.id).collect();
+    for id in due {
         let runner = tx.runner(id)?;
         if !over_and_heard_out(tx, runner.deadline) {
             continue;

@@ -90,7 +90,8 @@ fn rules_of_the_page_about_the_queue_are_read_beside_those_of_the_page_about_git
     let [rules] = blocks(QUEUE, "toml").try_into().unwrap();
     // A key of the file itself must stand before any section.
     let (keys, sections) = rules.split_at(rules.find('[').unwrap());
-    let mut file = toml_text::read::<FileConfig>("docs/queue.md", &format!("{keys}{farm}{sections}")).unwrap();
+    let mut file =
+        toml_text::read::<FileConfig>("docs/queue.md", &format!("{keys}{farm}{sections}")).unwrap();
     file.access = None;
     let config = file.farm(HostSize { cpus: 4, memory_mib: 16384 }).unwrap();
     let queue = &config.queue;

@@ -227,6 +227,9 @@ pub struct Runner {
     /// does not list it proves nothing.
     #[serde(default)]
     pub unwanted_from: u64,
+    /// When its program ended because the forge no longer accepts its version: nothing more is launched from its image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outdated_at: Option<Timestamp>,
     /// When its agent first called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,

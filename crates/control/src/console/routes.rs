@@ -1,8 +1,8 @@
 //! Addresses of pages and actions, in one place, so that a link and its route cannot drift apart unseen.
 
 use forgeyard_model::{
-    ArtifactId, ChannelName, DemandId, DeviceId, EnvironmentId, JobId, LeaseId, PipelineId, PoolName, RunnerId,
-    SiteId,
+    ArtifactId, ChannelName, DemandId, DeviceId, EnvironmentId, JobId, LeaseId, PipelineId, PoolName,
+    RunnerId, SiteId,
 };
 
 /// The list of pipelines; also the front page.

@@ -72,6 +72,7 @@ pub fn runner_of(attempt: &Attempt, state: RunnerState) -> Runner {
         boots: Image { name: name("host"), root: ImageRoot::Host { allow: Vec::new() } },
         seen_at: attempt.started_at,
         unwanted_from: 0,
+        outdated_at: None,
         work: RunnerWork::Attempt(attempt.id),
         registration: None,
         state,

@@ -48,8 +48,10 @@ async fn a_job_of_a_forgejo_gets_a_machine_that_takes_it_and_no_other() {
         let farm = plane.app.core.read();
         farm.demand_of(&forge, job).map(|demand| demand.state.name())
     };
-    eventually("the stranger is refused", || async { matches!(state(strangers), Some("refused" | "held")).then_some(()) })
-        .await;
+    eventually("the stranger is refused", || async {
+        matches!(state(strangers), Some("refused" | "held")).then_some(())
+    })
+    .await;
     let mut desired = None;
     for _ in 0..500 {
         desired = site.turn().await.runners.into_iter().next();

@@ -368,6 +368,7 @@ impl Samples {
             requested_at: self.at(),
             seen_at: None,
             unwanted_from: 7,
+            outdated_at: None,
             ready_at: None,
             since: self.at(),
             deadline: None,

@@ -26,6 +26,13 @@ const LAUNCHES: u32 = 5;
 /// How the runner program of GitHub ends when the forge no longer accepts its version.
 const TOO_OLD: i32 = 7;
 
+/// The class of verdict that stops an image.
+pub(crate) const IMAGE_TOO_OLD: &str = "image.runner_too_old";
+
+/// How long an image is not launched from after its runner program was refused; then one launch tries again, since the
+/// program in an image of the host's own folders may have been replaced without the image becoming another.
+pub(crate) const IMAGE_RESTS: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
+
 /// How long a runner whose job was refused may take to end by itself, so that the forge hears of the refusal from it.
 pub(crate) const REFUSED_LEAVES: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -183,7 +190,7 @@ pub(crate) fn verdict(tx: &Tx<'_>, attempt: &Attempt, facts: &ExitFacts, judged:
                 "build the image again with the newest runner program, and let its alias point there"
                     .to_owned(),
             ),
-            ..ending::lost("image.runner_too_old", text, RetryPolicy::R0)
+            ..ending::lost(IMAGE_TOO_OLD, text, RetryPolicy::R0)
         };
     }
     judged
@@ -261,7 +268,7 @@ pub(crate) fn concluded(
 
 /// Classes of verdict that trying again at once does not help.
 fn named(class: Option<&str>) -> bool {
-    class.is_some_and(|class| class == "image.runner_too_old" || class.starts_with("gate."))
+    class.is_some_and(|class| class == IMAGE_TOO_OLD || class.starts_with("gate."))
 }
 
 /// The machine of a running job is gone: the forge is asked soon what became of the job.

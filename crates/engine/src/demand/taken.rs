@@ -48,7 +48,18 @@ pub(crate) fn by_forge(tx: &mut Tx<'_>, id: DemandId, report: &WorkflowJob) -> R
             launch.map_or(Ok(()), |launch| launch::release(tx, launch, &why))
         }
         // A runner has it, nobody says which: probably ours. One that waits in vain is found by the clock.
-        (None, None) => run(tx, demand),
+        (None, None) => {
+            let launch = demand.launch;
+            run(tx, demand)?;
+            match launch {
+                // One that still waits for a place is surely not what has it.
+                Some(launch) if tx.job(launch)?.state.attempt().is_none() => {
+                    let why = Explanation::new("demand.served", "another runner has the job");
+                    launch::release(tx, launch, &why)
+                }
+                _ => Ok(()),
+            }
+        }
     }
 }
 

@@ -115,6 +115,30 @@ fn a_runner_that_is_too_old_stops_and_is_not_tried_at_once() {
     assert!(desk.demand(JOB).reason().unwrap().fix.as_ref().unwrap().contains("image"));
 }
 
+/// ARC: exit code 7 marks the set as outdated. The image stops, and another one goes on.
+#[test]
+fn a_runner_program_that_is_too_old_stops_its_image_and_no_other() {
+    let mut desk = Desk::new();
+    desk.launched(JOB);
+    let attempt = desk.registered(JOB, 5);
+    desk.finished(attempt, 7);
+    desk.settle("forget", EffectResult::Deregistered);
+    let machines = desk.farm.runners.len();
+    let waits = |desk: &Desk| desk.launch(JOB).waiting.as_ref().map(|reason| reason.code.clone());
+    // The pause of the demand ends, again and again.
+    for _ in 0..60 {
+        desk.pass(60);
+    }
+    assert_eq!(desk.farm.runners.len(), machines, "no machine is made from it");
+    assert_eq!(waits(&desk).as_deref(), Some("queue.image_outdated"));
+    // The operator builds another image.
+    desk.config.images[0].root =
+        forgeyard_model::resources::ImageRoot::Host { allow: vec!["/opt/newer-runner".to_owned()] };
+    desk.pass(10);
+    assert_eq!(desk.farm.runners.len(), machines + 1);
+    assert_eq!(desk.state(JOB), "launching");
+}
+
 #[test]
 fn a_machine_is_made_and_registered_before_the_forge_gives_the_job_away_arc_4602() {
     let placed = deadline::forge_attempt(forgeyard_model::attempt::AttemptState::Placed, Default::default());
