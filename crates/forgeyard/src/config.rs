@@ -318,13 +318,17 @@ mod tests {
         let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
         let [whole, rules] = blocks.take(2).collect::<Vec<_>>().try_into().unwrap();
         // The rules of the queue come with a key of the file itself, which must stand before any section.
-        let text = format!("{}{whole}{}", rules.split_once('[').unwrap().0, &rules[rules.find('[').unwrap()..]);
+        let text =
+            format!("{}{whole}{}", rules.split_once('[').unwrap().0, &rules[rules.find('[').unwrap()..]);
         let mut file = toml_text::read::<FileConfig>("docs/github.md", &text).unwrap();
         // The files that it names are not here.
         file.access = None;
         let config = file.farm(HostSize { cpus: 4, memory_mib: 16384 }).unwrap();
         assert!(config.pools.iter().any(|pool| pool.runners.is_some()));
-        assert_eq!((config.max_running, config.queue.budgets.len(), config.queue.caps.people.len()), (32, 1, 1));
+        assert_eq!(
+            (config.max_running, config.queue.budgets.len(), config.queue.caps.people.len()),
+            (32, 1, 1)
+        );
     }
 
     /// A grant names its repository by number; numbers are unique at one forge only.

@@ -1,9 +1,7 @@
 //! Rows that stand alone: sites, devices, deliveries, events, access, status.
 
 use super::*;
-use forgeyard_api::people::{
-    AccessAnswer, ApprovalAnswer, Outlook, QueueRow, SiteStatus, Status, TermsView,
-};
+use forgeyard_api::people::{AccessAnswer, ApprovalAnswer, Outlook, QueueRow, SiteStatus, Status, TermsView};
 use forgeyard_control::console::Names;
 use forgeyard_control::console::devices::DevicesView;
 use forgeyard_model::access::{Access, Decision, EventClass, Grant, GrantRepository};
