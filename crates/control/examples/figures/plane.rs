@@ -97,6 +97,7 @@ impl Plane {
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 4 << 30,
             stop: stop.clone(),
+            logins: Arc::default(),
         };
         tokio::spawn(reader::run(app.clone(), stop.clone()));
         let router = http::router(app.clone());

@@ -129,7 +129,7 @@ fn watch(plane: &Plane) -> Seen {
             let farm = core.read();
             let one = key.and_then(|key| farm.runners.get(&key.parse().ok()?));
             let note = |runner: &forgeyard_model::runner::Runner| {
-                let attempt = farm.attempts.get(&runner.work.attempt()?);
+                let attempt = runner.work.attempt().and_then(|id| farm.attempts.get(&id));
                 if let Some(pipeline) =
                     attempt.and_then(|attempt| farm.pipelines.get(&attempt.owner.pipeline()?))
                 {

@@ -280,8 +280,7 @@ fn ask(tx: &Tx<'_>, runner: &Runner, job: &TakenJob, facts: &RunFacts) -> TakenA
     let sender = siblings().find_map(|demand| demand.sender.as_ref());
     let run = Run { repository: &job.repository, facts, sender, hook_actor: job.actor.as_ref() };
     let pool = config.pool(&runner.pool);
-    let asked =
-        |resource: &str| gate::decide_run(&run, repository, resource, &access, approval.as_ref());
+    let asked = |resource: &str| gate::decide_run(&run, repository, resource, &access, approval.as_ref());
     // Who may use a pool may use its canary.
     let of = pool.and_then(|pool| pool.canary.as_ref()).map(|canary| asked(canary.of.as_str()));
     let by_itself = asked(runner.pool.as_str());

@@ -367,6 +367,7 @@ fn make(tx: &mut Tx<'_>, pool: &Pool) -> Result<bool, Refusal> {
     let state = RunnerState::Requested;
     tx.event("RunnerRequested", id, None, state.name(), Some(format!("{}, before there is work", pool.name)));
     tx.put(Runner {
+        outdated_at: None,
         id,
         site,
         pool: pool.name.clone(),
