@@ -21,7 +21,9 @@ fn sources(folder: &Path, into: &mut String) {
 /// Texts in back quotes that can be names of functions.
 fn named(line: &str) -> impl Iterator<Item = &str> {
     let quoted = line.split('`').skip(1).step_by(2);
-    quoted.filter(|text| text.contains('_') && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+    quoted.filter(|text| {
+        text.contains('_') && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    })
 }
 
 fn page() -> String {

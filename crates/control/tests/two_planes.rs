@@ -391,7 +391,10 @@ async fn either_of_two_control_planes_is_killed_at_any_moment_and_nothing_is_los
             Ok(answer) if answer.status() == 503 => break answer.text().await.unwrap(),
             other => {
                 let log = std::fs::read_to_string(&said).unwrap_or_default();
-                assert!(Instant::now() < end, "the other one does not say that it stands by: {other:?}; {log}");
+                assert!(
+                    Instant::now() < end,
+                    "the other one does not say that it stands by: {other:?}; {log}"
+                );
             }
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
