@@ -21,6 +21,7 @@ mod time;
 pub mod trace;
 mod world;
 
+#[allow(unused_imports, reason = "the example plays without looking into the report")]
 pub use report::Report;
 pub use world::{Settings, play};
 

@@ -232,6 +232,7 @@ fn what_cannot_work_is_refused_before_anything_is_asked() {
 /// From nothing to a connection that is proved: an App by one click, installed, and a doctor who finds nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_connect_makes_is_whole_by_the_doctors_word_and_what_is_missing_ends_with_1() {
+    #[allow(clippy::disallowed_methods, reason = "the simulated forge has no clock of its own")]
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     let now = forgeyard_model::Timestamp::from_micros(i64::try_from(now).unwrap());
     let mut twin = Twin::start(Setup { now, ..Setup::enterprise_server() }).await.unwrap();

@@ -13,7 +13,6 @@ use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::job::{Job, JobKind, JobSpec, JobState};
 use forgeyard_model::ledger::{Entry, LedgerRow, RunTimes};
 use forgeyard_model::pipeline::{Pipeline, PipelineState};
-use forgeyard_model::pool::LaunchRate;
 use forgeyard_model::principal::{Principal, PrincipalKind};
 use forgeyard_model::resources::{DeviceKind, Flavor, GpuRequest, Image, ImageRoot, Isolation, Limit, Pool};
 use forgeyard_model::runner::{ObservedRunner, ObservedState};
