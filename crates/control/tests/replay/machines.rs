@@ -281,7 +281,10 @@ impl Sites {
             match self.call(machine, &path(RUNNER_CONFIG), session, &request).await {
                 Ok(config) => break config,
                 Err(Some(code)) if code == "registration.not_minted" => {}
-                Err(_) => return self.over(wanted.runner, None).into(),
+                Err(_) => {
+                    self.over(wanted.runner, None);
+                    return Some(());
+                }
             }
             hub.time.sleep(Duration::from_secs(1)).await;
             waited += Duration::from_secs(1);
