@@ -8,7 +8,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[allow(unreachable_pub, dead_code, reason = "shared")]
 mod plane;
 
 use axum::body::{Body, Bytes};
