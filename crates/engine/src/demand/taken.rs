@@ -119,6 +119,11 @@ fn rob(tx: &mut Tx<'_>, id: DemandId, offered: Option<(JobId, DemandId)>) -> Res
     }
     demand.launch = Some(launch);
     let placed = tx.job(launch)?.state.attempt().is_some();
+    if demand.state == DemandState::Running {
+        // It was only guessed that it ran.
+        tx.move_demand(demand, DemandEvent::DemandWanted, DemandState::Wanted)?;
+        demand = tx.demand(id)?;
+    }
     match (placed, &demand.state) {
         (true, DemandState::Wanted) => {
             tx.move_demand(demand, DemandEvent::DemandLaunched, DemandState::Launching)

@@ -23,6 +23,22 @@ fn two_jobs_that_take_each_others_runners_exchange_their_launches_runner_2147() 
     assert_eq!(desk.demand(JOB).taken_by.as_ref().unwrap().name, desk.name(other));
 }
 
+/// Found by the replayed afternoon: the launch that came in exchange was let go, because the job still counted as running.
+#[test]
+fn a_job_that_was_only_guessed_to_run_is_owed_the_launch_that_it_gets_in_exchange() {
+    let mut desk = Desk::new();
+    desk.launched(JOB);
+    desk.launched(JOB + 1);
+    let (one, other) = (desk.registered(JOB, 5), desk.registered(JOB + 1, 6));
+    // Some runner has it, nobody says which: it is thought to be the one that was made for it.
+    desk.webhook(WorkflowJob { runner_name: None, ..report(JOB, "in_progress") });
+    assert_eq!(desk.state(JOB), "running");
+    desk.in_progress(JOB + 1, one);
+    assert_eq!((desk.state(JOB), desk.state(JOB + 1)), ("launching", "running"));
+    assert!(desk.farm.attempts[&other].state.live());
+    assert_eq!((desk.attempt(JOB), desk.launches()), (other, 2));
+}
+
 #[test]
 fn a_queued_launch_goes_to_whoever_was_robbed_tf_aws_3130() {
     let mut desk = Desk::new();
