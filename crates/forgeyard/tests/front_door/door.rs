@@ -22,7 +22,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 /// How long an event is waited for. Far above what it takes: this is no timed test.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Secret of the App's webhook.
 const WEBHOOK_SECRET: &str = "the secret of the simulated webhook";
 /// Labels of the pool.
@@ -72,6 +72,7 @@ pub(crate) struct Door {
     pub(crate) witness: Witness,
     pub(crate) place: Place,
     life: Life,
+    _shown: tempfile::TempDir,
     url: String,
     begun: Instant,
 }
@@ -91,7 +92,9 @@ impl Door {
 
         let (place, witness) = (Place::new(), Witness::new().await);
         std::fs::create_dir_all(&place.data).unwrap();
-        let shown = put_program(&place, program, witness.port());
+        // Where images may show it: not below `/tmp` or `/var/tmp`, which are the machine's own.
+        let shown = tempfile::Builder::new().prefix("forgeyard-test-").tempdir_in("/var/lib").unwrap();
+        put_program(shown.path(), program, witness.port());
         // A port that was free a moment ago; the farm names its own address in its configuration.
         let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let url = format!("http://{listen}");
@@ -101,8 +104,15 @@ impl Door {
                 state.hook_mut(hook).unwrap().url = Some(format!("{url}/webhooks/github"));
             });
         }
-        let files =
-            Files { place: &place, twin: &twin, app, repository, other, person: &person, shown: &shown };
+        let files = Files {
+            place: &place,
+            twin: &twin,
+            app,
+            repository,
+            other,
+            person: &person,
+            shown: shown.path(),
+        };
         let config = files.write(by, &listen.to_string());
         let (data, config) = (place.data.display().to_string(), config.display().to_string());
         let mut life = place.start(&["up", "--data", &data, "--config", &config]);
@@ -113,7 +123,8 @@ impl Door {
         }
         let secret = Secret::new(std::fs::read_to_string(&token).unwrap().trim());
         let client = Client::new(&url, Some(secret), &HttpOptions::default()).unwrap();
-        let door = Self { twin, person, repository, other, client, witness, place, life, url, begun };
+        let door =
+            Self { twin, person, repository, other, client, witness, place, life, _shown: shown, url, begun };
         // What is asked at the start is none of what a job costs.
         let polls = |state: &mut State| {
             state.calls().filter(|call| call.request.path.ends_with("/actions/runs")).count()
@@ -265,9 +276,7 @@ fn now() -> Timestamp {
 
 /// Puts the runner program where the image of the machines shows it. A job's one step leaves a marker, calls the witness
 /// and waits for its answer.
-fn put_program(place: &Place, program: &Path, witness: u16) -> PathBuf {
-    let folder = place.data.with_file_name("program");
-    std::fs::create_dir(&folder).unwrap();
+fn put_program(folder: &Path, program: &Path, witness: u16) {
     std::fs::copy(program, folder.join("simulated_runner")).unwrap();
     let here = folder.display();
     let start = format!(
@@ -279,10 +288,9 @@ fn put_program(place: &Place, program: &Path, witness: u16) -> PathBuf {
     );
     std::fs::write(folder.join("run.sh"), start).unwrap();
     std::fs::write(folder.join("steps.sh"), steps).unwrap();
-    for path in [folder.clone(), folder.join("run.sh"), folder.join("simulated_runner")] {
+    for path in [folder.to_owned(), folder.join("run.sh"), folder.join("simulated_runner")] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    folder
 }
 
 /// What an operator writes.
