@@ -48,8 +48,6 @@ async fn job_of_a_signed_webhook_gets_a_machine_runs_and_leaves_nothing() {
     assert_eq!(step.repository, "lab/solver");
     let machine = door.machine(&[]).await;
     let registration = machine.registration.as_deref().unwrap();
-    let (minted, up) = (registration.minted_at.unwrap(), machine.since);
-    println!("the machine is {} since {up}, its configuration was minted at {minted}", machine.state.name());
     assert_eq!(registered(&door), std::slice::from_ref(&registration.name));
     let taken = registration.taken.as_ref().expect("the hook asked before the first step");
     assert!(matches!(taken.answer, TakenAnswer::Allowed { .. }), "{taken:?}");
@@ -77,6 +75,15 @@ async fn job_of_a_signed_webhook_gets_a_machine_runs_and_leaves_nothing() {
     let why = door.why(job);
     println!("forgeyard why:\n{why}");
     assert!(why.contains("success"), "{why}");
+
+    // One after the other: made, configured, used, forgotten at GitHub, removed.
+    let mut events = door.client.events(Some(&machine.id.to_string())).await.unwrap();
+    events.sort_by_key(|event| (event.at, event.id));
+    let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+    println!("the machine: {}", names.join(", "));
+    let place = |name: &str| names.iter().position(|other| *other == name).expect(name);
+    let order = ["RunnerBooted", "RegistrationMinted", "RegistrationGone", "RunnerDeleting", "RunnerDeleted"];
+    assert!(order.map(place).is_sorted(), "{names:?}");
 
     let (of_job, others) = door.calls();
     println!("{} calls to REST for the job:\n  {}", of_job.len(), of_job.join("\n  "));
@@ -133,6 +140,7 @@ async fn denied_job_that_takes_the_machine_runs_no_step_and_the_allowed_one_gets
     assert!(!door.witness.more().await, "a step ran that nobody knows of");
     let (why, why_robbed) = (door.why(thief), door.why(robbed));
     println!("forgeyard why, the thief:\n{why}\nforgeyard why, the robbed:\n{why_robbed}");
+    assert!(why.contains("ran no step of it: no grant names lab/other") && why.contains("failure"), "{why}");
     let (place, took) = door.close();
     let rows = nothing_is_left(&place);
     assert_eq!(rows.runners.len(), 2);
