@@ -250,7 +250,9 @@ impl Door {
     pub(crate) fn calls(&self) -> (Vec<String>, Vec<String>) {
         self.twin.with(|state| {
             let rest = state.calls().filter(|call| call.rest);
-            let of_job = |line: &String| line.contains("/actions/") && !line.contains("/actions/runs 2");
+            // A poll lists runs and then their jobs, and comes when its time has come.
+            let polls = |line: &str| line.contains("/actions/runs ") || line.contains("/jobs ");
+            let of_job = |line: &String| line.contains("/actions/") && !polls(line);
             rest.map(|call| format!("{} {} {}", call.request.method, call.request.path, call.reply.status))
                 .partition(of_job)
         })
