@@ -5,6 +5,7 @@ use crate::queue::predict::{Foresight, Outlook};
 use forgeyard_model::Explanation;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::job::{Hold, Job, JobState};
+use forgeyard_model::registration::TakenAnswer;
 use forgeyard_model::runner::RunnerWork;
 use forgeyard_model::verdict::{LogLine, Outcome, RetryPolicy};
 
@@ -134,11 +135,34 @@ pub fn why_demand(seen: &Foresight<'_>, demand: &Demand) -> Answer {
         }
         DemandState::Ended => {
             let how = demand.conclusion.as_deref().unwrap_or("unknown");
-            plain("demand.ended", format!("{forge} says: {how}"), "nothing")
+            let said = format!("{forge} says: {how}");
+            match refused_on_its_runner(farm, demand) {
+                None => plain("demand.ended", said, "nothing"),
+                Some(reason) => Answer {
+                    reason: Explanation {
+                        message: format!("its runner asked and ran no step of it: {}", reason.message),
+                        ..reason.clone().with(said)
+                    },
+                    outlook: None,
+                    next: "nothing; run again, it is decided anew".to_owned(),
+                    lines: Vec::new(),
+                },
+            }
         }
         DemandState::Withdrawn { reason } => {
             Answer { reason: reason.clone(), outlook: None, next: "nothing".to_owned(), lines: Vec::new() }
         }
+    }
+}
+
+/// Why the runner of this farm that took it was told to run no step of it. The forge knows only that it failed.
+fn refused_on_its_runner<'f>(farm: &'f Farm, demand: &Demand) -> Option<&'f Explanation> {
+    let runner = farm.runners.get(&demand.taken_by.as_ref()?.runner?)?;
+    let taken = runner.registration.as_deref()?.taken.as_ref()?;
+    let same = taken.job.repository.id == demand.repository.id && taken.job.run == demand.run;
+    match &taken.answer {
+        TakenAnswer::Refused { reason } if same => Some(reason),
+        _ => None,
     }
 }
 

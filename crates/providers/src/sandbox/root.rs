@@ -49,8 +49,9 @@ const OPENCL: &str = "OpenCL/vendors";
 const SYS: [&str; 2] = ["/sys/devices/system/cpu", "/sys/devices/system/node"];
 /// Places that an image may never show, nor anything below or above them.
 const FORBIDDEN: [&str; 6] = ["/root", "/home", "/proc", "/sys", "/dev", "/run"];
-/// Places that belong to the machine itself.
-const OWN: [&str; 9] = ["/in", "/out", "/work", "/tmp", "/proc", "/sys", "/dev", "/run", "/.forgeyard"];
+/// Places that belong to the machine itself; its `/var/tmp` is its `/tmp`.
+const OWN: [&str; 10] =
+    ["/in", "/out", "/work", "/tmp", "/var/tmp", "/proc", "/sys", "/dev", "/run", "/.forgeyard"];
 
 /// What the root is made for.
 pub(crate) struct Wanted<'a> {
@@ -260,6 +261,7 @@ mod tests {
             "relative".to_owned(),
             "/does/not/exist".to_owned(),
             "/usr/../root".to_owned(),
+            "/var/tmp".to_owned(),
             text(&state),
             text(&state.join("x")),
             text(&dir.path().join("link")),
