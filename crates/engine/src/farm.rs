@@ -117,6 +117,8 @@ pub struct Index {
     pub live_attempts: BTreeSet<AttemptId>,
     /// Machines that may exist, by site.
     pub live_runners: BTreeSet<(SiteId, RunnerId)>,
+    /// How full pools and sites are by them.
+    pub occupied: crate::occupied::Occupied,
     /// Machines that may exist and wait for work.
     pub warm: BTreeSet<RunnerId>,
     /// Leases that hold devices, by site.
@@ -249,6 +251,7 @@ entities! {
         }
     };
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {
+        index.occupied.enter(row, add);
         if row.state.live() {
             toggle(&mut index.live_runners, (row.site, row.id), add);
             if row.work.is_warm() {
