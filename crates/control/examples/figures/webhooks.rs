@@ -64,7 +64,7 @@ fn cpu_seconds() -> f64 {
 }
 
 /// The floor: a listener that only appends each body to a file, durably, before it answers.
-async fn bare(folder: &Path) -> std::net::SocketAddr {
+pub(crate) async fn bare(folder: &Path) -> std::net::SocketAddr {
     let file = tokio::fs::File::create(folder.join("bare")).await.unwrap();
     let file = Arc::new(tokio::sync::Mutex::new(file));
     let handler = axum::routing::post(move |body: axum::body::Bytes| {
