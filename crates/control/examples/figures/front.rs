@@ -1,7 +1,8 @@
 //! The front door: 500 webhooks a second to their durable answers, and a webhook to the machine in the desired set.
 //!
 //! Webhooks are those of a *simulated* GitHub: `workflow_job` in GitHub's shape and size, signed, each with a GUID of its
-//! own and about a job of its own. The whole control plane works meanwhile as it would: each delivery is read, its run
+//! own and about a job of its own. A burst is made of runs with 25 jobs: its runs are asked for at GitHub, which wants
+//! no more than 900 such calls a minute, and the farm keeps to that. The whole control plane works meanwhile as it would: each delivery is read, its run
 //! looked up (the simulated GitHub answers at once), the gate asked, the job queued and placed at a *simulated* site.
 //! Sender, simulated GitHub and control plane share the processors of this machine.
 
@@ -10,7 +11,6 @@ use crate::plane::{Plane, config, sqlite};
 use crate::{figure, millis, percentile, site, webhooks};
 use forgeyard_api::site::{DESIRED, DesiredSet};
 use forgeyard_db::Store;
-use forgeyard_model::demand::DemandState;
 use forgeyard_model::{AttemptId, ForgeName};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,9 +19,11 @@ use std::time::{Duration, Instant};
 
 const RATE: u64 = 500;
 const SECONDS: u64 = 5;
+/// Jobs of a run.
+const OF_RUN: u64 = 25;
 /// Webhooks a second, and for how long, where one event is followed through.
 const STEADY: (u64, u64) = (20, 10);
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(50);
 const FLOOR: &str = "bare HTTP + append + fdatasync";
 
 fn answered(sent: &[Sent]) -> Vec<Duration> {
@@ -46,7 +48,7 @@ async fn plane(hub: &Arc<Hub>, data: &Path, store: Arc<dyn Store>) -> Plane {
 /// 500 webhooks a second, on each database.
 pub(crate) async fn burst() {
     let folder = tempfile::tempdir().unwrap();
-    let mut floor = floor(folder.path(), RATE, Hub::new().queue(RATE * SECONDS)).await;
+    let mut floor = floor(folder.path(), RATE, Hub::new().queue(RATE * SECONDS / OF_RUN, OF_RUN)).await;
     let (floor_50, floor_99) = (percentile(&mut floor, 50), percentile(&mut floor, 99));
     let mut databases = vec![("SQLite", "sqlite:".to_owned())];
     let schema = forgeyard_db::testing::postgres::schema().await;
@@ -57,7 +59,7 @@ pub(crate) async fn burst() {
         let store = forgeyard_db::open(&address, &data).await.unwrap();
         let hub = Hub::new();
         let plane = plane(&hub, &data, store).await;
-        let hooks = hub.queue(RATE * SECONDS);
+        let hooks = hub.queue(RATE * SECONDS / OF_RUN, OF_RUN);
         let sent = send_all(&format!("{}/webhooks/github", plane.url), RATE, hooks).await;
         let mut times = answered(&sent);
         let text = format!("webhook → durable answer, 500/s, {database}, simulated GitHub");
@@ -65,24 +67,33 @@ pub(crate) async fn burst() {
         let aim = Some(("at most", 50.0));
         figure(&format!("{text}, p99"), percentile(&mut times, 99), "ms", Some((FLOOR, floor_99)), aim);
         let last = sent.iter().map(|one| one.due).max().unwrap();
-        all_placed(&plane, sent.len()).await;
-        let text = format!("500/s for {SECONDS} s, {database}: last webhook → every job placed");
-        figure(&text, millis(last.elapsed()), "ms", None, None);
+        let placed = placed(&plane, sent.len()).await;
+        let took = millis(last.elapsed());
+        let text = format!(
+            "500/s for {SECONDS} s, {database}: last webhook → {placed} of {} jobs placed",
+            sent.len()
+        );
+        figure(&text, took, "ms", None, None);
         plane.stop().await;
     }
 }
 
-async fn all_placed(plane: &Plane, count: usize) {
+/// Waits until so many jobs have a place; answers how many have.
+async fn placed(plane: &Plane, count: usize) -> usize {
     let end = Instant::now() + PATIENCE;
     loop {
-        let launching = |farm: &forgeyard_engine::Farm| {
-            farm.demands.values().filter(|demand| demand.state == DemandState::Launching).count()
-        };
-        let placed = launching(&plane.app.core.read());
-        if placed == count {
-            return;
+        let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+        for demand in plane.app.core.read().demands.values() {
+            *states.entry(demand.state.name()).or_default() += 1;
         }
-        assert!(Instant::now() < end, "only {placed} of {count} jobs were placed");
+        let placed = states.get("launching").copied().unwrap_or_default();
+        if placed >= count {
+            return placed;
+        }
+        if Instant::now() >= end {
+            eprintln!("jobs that have no place after {PATIENCE:?}: {states:?}");
+            return placed;
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -94,14 +105,14 @@ type Named = Arc<Mutex<BTreeMap<AttemptId, Instant>>>;
 pub(crate) async fn create() {
     let (rate, seconds) = STEADY;
     let folder = tempfile::tempdir().unwrap();
-    let mut floor = floor(folder.path(), rate, Hub::new().queue(rate * seconds)).await;
+    let mut floor = floor(folder.path(), rate, Hub::new().queue(rate * seconds, 1)).await;
     let data = folder.path().join("data");
     std::fs::create_dir_all(&data).unwrap();
     let hub = Hub::new();
     let plane = plane(&hub, &data, sqlite(&data).await).await;
     let named = Named::default();
     let asking = tokio::spawn(ask(plane.url.clone(), Arc::clone(&named)));
-    let hooks = hub.queue(rate * seconds);
+    let hooks = hub.queue(rate * seconds, 1);
     let sent = send_all(&format!("{}/webhooks/github", plane.url), rate, hooks).await;
     let end = Instant::now() + PATIENCE;
     while named.lock().unwrap().len() < sent.len() {

@@ -121,29 +121,29 @@ impl Hub {
         }])
     }
 
-    /// Queues jobs, each of a run of its own, and answers the webhooks that tell of them.
-    pub(crate) fn queue(&self, count: u64) -> Vec<Hook> {
+    /// Starts runs of so many jobs each, and answers the webhooks that tell that the jobs are queued.
+    pub(crate) fn queue(&self, runs: u64, of_run: u64) -> Vec<Hook> {
         let mut state = self.state.lock().unwrap();
         state.advance_to(self.clock.now());
         state.take_due_deliveries();
-        (0..count)
-            .map(|_| {
-                let jobs = vec![JobSpec::new("build", &LABELS)];
-                let run = state.start_run(RunSpec::push(self.repository, &self.person, jobs));
-                let job = state.current_jobs(run)[0].id;
-                state.advance_to(self.clock.now());
-                let mut found = None;
-                for one in state.take_due_deliveries() {
-                    state.delivery_answered(one.delivery, Ok(202));
-                    let told: serde_json::Value = serde_json::from_slice(&one.body).unwrap();
-                    if told["action"] == "queued" && told["workflow_job"]["id"] == job {
-                        let body = Bytes::copy_from_slice(&one.body);
-                        found = Some(Hook { job, headers: one.headers, body });
-                    }
+        let mut hooks = Vec::new();
+        for _ in 0..runs {
+            let jobs =
+                (0..of_run).map(|number| JobSpec::new(&format!("build ({number})"), &LABELS)).collect();
+            state.start_run(RunSpec::push(self.repository, &self.person, jobs));
+            state.advance_to(self.clock.now());
+            for one in state.take_due_deliveries() {
+                state.delivery_answered(one.delivery, Ok(202));
+                let told: serde_json::Value = serde_json::from_slice(&one.body).unwrap();
+                if told["action"] == "queued"
+                    && let Some(job) = told["workflow_job"]["id"].as_u64()
+                {
+                    hooks.push(Hook { job, headers: one.headers, body: Bytes::copy_from_slice(&one.body) });
                 }
-                found.expect("a webhook tells of the queued job")
-            })
-            .collect()
+            }
+        }
+        assert_eq!(hooks.len() as u64, runs * of_run, "a webhook tells of each queued job");
+        hooks
     }
 }
 
