@@ -56,7 +56,7 @@ pub(crate) async fn measure() {
 }
 
 /// Processor time of this process so far, in seconds: user and system, in ticks of a hundredth.
-fn cpu_seconds() -> f64 {
+pub(crate) fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after = text.rsplit(')').next().unwrap();
     let ticks = after.split_whitespace().skip(11).take(2).map(|field| field.parse::<f64>().unwrap());
