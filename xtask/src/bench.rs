@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 11] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
+    ("burst", |root| example(root, "forgeyard-control", "figures", &["burst"])),
+    ("create", |root| example(root, "forgeyard-control", "figures", &["create"])),
+    ("decisions", |root| example(root, "forgeyard-control", "figures", &["decisions"])),
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
     ("cache", cache),

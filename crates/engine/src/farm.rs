@@ -3,6 +3,7 @@
 //! [`Farm`] is what the database holds, in memory. It changes only through [`Tx`](crate::tx::Tx), which records the
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
+use crate::demand::registration;
 use crate::queue;
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
@@ -103,6 +104,8 @@ pub struct Index {
     pub demands_of_run: BTreeMap<(ForgeName, u64), BTreeSet<DemandId>>,
     /// Demands that are not over.
     pub live_demands: BTreeSet<DemandId>,
+    /// The same by when something is to be done about them.
+    pub demand_deadlines: BTreeSet<(Timestamp, DemandId)>,
     /// Demands by the launch that is reserved for them.
     pub launch_for: BTreeMap<JobId, BTreeSet<DemandId>>,
     /// Images whose runner program a forge refused as too old, and when.
@@ -117,6 +120,12 @@ pub struct Index {
     pub live_attempts: BTreeSet<AttemptId>,
     /// Machines that may exist, by site.
     pub live_runners: BTreeSet<(SiteId, RunnerId)>,
+    /// The same by the end of what they may take in their state.
+    pub runner_deadlines: BTreeSet<(Timestamp, RunnerId)>,
+    /// Those that are registered and have taken nothing, by when they are asked about it.
+    pub runner_idle: BTreeSet<(Timestamp, RunnerId)>,
+    /// How full pools and sites are by them.
+    pub occupied: crate::occupied::Occupied,
     /// Machines that may exist and wait for work.
     pub warm: BTreeSet<RunnerId>,
     /// Leases that hold devices, by site.
@@ -132,6 +141,13 @@ pub struct Index {
 /// An image with all that it is made of: another root is another image, whatever its name.
 fn image_key(image: &Image) -> String {
     format!("{image:?}")
+}
+
+/// Those whose time has come, in the order of their ids.
+pub(crate) fn due<I: Id + Ord>(by_time: &BTreeSet<(Timestamp, I)>, now: Timestamp) -> Vec<I> {
+    let mut due: Vec<I> = by_time.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
+    due.sort_unstable();
+    due
 }
 
 fn toggle<T: Ord>(set: &mut BTreeSet<T>, value: T, add: bool) {
@@ -216,6 +232,9 @@ entities! {
         }
         if !row.state.ended() {
             toggle(&mut index.live_demands, row.id, add);
+            if let Some(deadline) = row.deadline {
+                toggle(&mut index.demand_deadlines, (deadline, row.id), add);
+            }
         }
     };
     Pipeline in pipelines by PipelineId, |row| row.id, |row, index, add| {
@@ -249,8 +268,15 @@ entities! {
         }
     };
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {
+        index.occupied.enter(row, add);
         if row.state.live() {
             toggle(&mut index.live_runners, (row.site, row.id), add);
+            if let Some(deadline) = row.deadline {
+                toggle(&mut index.runner_deadlines, (deadline, row.id), add);
+            }
+            if let Some(until) = registration::idle_until(row) {
+                toggle(&mut index.runner_idle, (until, row.id), add);
+            }
             if row.work.is_warm() {
                 toggle(&mut index.warm, row.id, add);
             }

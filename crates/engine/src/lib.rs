@@ -16,6 +16,7 @@ pub mod ending;
 pub mod farm;
 pub mod gate;
 pub mod lifecycle;
+pub mod occupied;
 pub mod outbox;
 pub mod people;
 pub mod placement;

@@ -258,8 +258,7 @@ fn in_pool(
     }
     // Machines that failed, or are kept for an autopsy, are no machines of the pool any more (ARC 4168).
     let most = schedule::terms(pool, tx.now()).max;
-    let taken = pools::machines(farm, &pool.name).filter(|runner| runner.state.takes_a_place()).count();
-    if taken >= most as usize {
+    if farm.index.occupied.places(&pool.name) >= u64::from(most) {
         let text = format!("pool {} has its {most} machines", pool.name);
         return Err(vec![Explanation::new("queue.pool_full", text)]);
     }
@@ -391,8 +390,8 @@ pub(crate) fn fits(
         )
         .fix("make the flavor smaller, or join a larger host"));
     }
-    let used = used_memory(tx, site.id);
-    if used + flavor.memory_mib > host.memory_mib {
+    let used = tx.farm().index.occupied.memory_mib(site.id);
+    if used.saturating_add(flavor.memory_mib) > host.memory_mib {
         return say(
             "queue.host_full",
             format!(
@@ -406,14 +405,6 @@ pub(crate) fn fits(
         None => Ok(Vec::new()),
         Some(request) => choose_devices(tx, site, request, look),
     }
-}
-
-fn used_memory(tx: &Tx<'_>, site: SiteId) -> u64 {
-    let live = tx.farm().index.live_runners.range((site, RunnerId::from_bits(0))..);
-    live.take_while(|(owner, _)| *owner == site)
-        .filter_map(|(_, id)| tx.farm().runners.get(id))
-        .map(|runner| runner.shape.memory_mib)
-        .sum()
 }
 
 /// Whether a device is what is asked for.

@@ -120,8 +120,8 @@ fn leased(tx: &Tx<'_>, device: DeviceId) -> bool {
 fn machines(tx: &mut Tx<'_>, site: SiteId, report: &SiteReport) -> Result<(), Refusal> {
     let seen: BTreeMap<RunnerId, &ObservedRunner> =
         report.runners.iter().map(|observed| (observed.runner, observed)).collect();
-    let live: Vec<RunnerId> =
-        tx.farm().index.live_runners.iter().filter(|(owner, _)| *owner == site).map(|(_, id)| *id).collect();
+    let here = tx.farm().index.live_runners.range((site, RunnerId::from_bits(0))..);
+    let live: Vec<RunnerId> = here.take_while(|(owner, _)| *owner == site).map(|(_, id)| *id).collect();
     for id in live {
         let state = seen.get(&id).map_or(&ObservedState::Absent, |observed| &observed.state);
         machine_seen(tx, id, state, report.generation)?;

@@ -3,6 +3,7 @@
 use crate::completion;
 use crate::demand;
 use crate::ending::{self, lost};
+use crate::farm;
 use crate::lifecycle::{JobEvent, RunnerEvent};
 use crate::pools;
 use crate::tx::Tx;
@@ -116,9 +117,7 @@ fn attempt_verdict(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
 
 fn runners(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     let now = tx.now();
-    let live = tx.farm().index.live_runners.iter().filter_map(|(_, id)| tx.farm().runners.get(id));
-    let due: Vec<RunnerId> =
-        live.filter(|runner| over(runner.deadline, now)).map(|runner| runner.id).collect();
+    let due: Vec<RunnerId> = farm::due(&tx.farm().index.runner_deadlines, now);
     for id in due {
         let runner = tx.runner(id)?;
         if !over_and_heard_out(tx, runner.deadline) {

@@ -1,4 +1,4 @@
-//! Figures of a control plane, over real HTTP on loopback: `figures webhooks | restart | artifacts`.
+//! Figures of a control plane, over real HTTP on loopback: `figures PART`.
 //!
 //! Each figure is one line of JSON, which `cargo xtask bench` collects into its table: what was measured, a peer or
 //! floor that was measured in the same run, and the aim.
@@ -10,6 +10,9 @@
 )]
 
 mod artifacts;
+mod decisions;
+mod front;
+mod hub;
 mod plane;
 mod restart;
 mod site;
@@ -49,6 +52,9 @@ async fn main() {
         Some("webhooks") => webhooks::measure().await,
         Some("restart") => restart::measure().await,
         Some("artifacts") => artifacts::measure().await,
-        _ => eprintln!("usage: figures webhooks | restart | artifacts"),
+        Some("burst") => front::burst().await,
+        Some("create") => front::create().await,
+        Some("decisions") => decisions::measure(),
+        _ => eprintln!("usage: figures webhooks | burst | create | decisions | restart | artifacts"),
     }
 }

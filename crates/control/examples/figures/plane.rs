@@ -4,6 +4,7 @@ use forgeyard_blobs::{BlobStore, DiskStore};
 use forgeyard_control::app::App;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core::{self, Core};
+use forgeyard_control::forges::Connections;
 use forgeyard_control::keys::Keys;
 use forgeyard_control::sealed::Sealed;
 use forgeyard_control::{http, reader, serve};
@@ -75,6 +76,25 @@ impl Plane {
 
     /// All of it but the fetching of sources, which the caller simulates.
     pub(crate) async fn without_sources(data: &Path, store: Arc<dyn Store>, config: FarmConfig) -> Self {
+        let plane = Self::listening(data, store, config, Connections::default()).await;
+        tokio::spawn(reader::run(plane.app.clone(), plane.stop.clone()));
+        plane
+    }
+
+    /// All of it, connected to forges.
+    pub(crate) async fn connected(
+        data: &Path,
+        store: Arc<dyn Store>,
+        config: FarmConfig,
+        forges: Connections,
+    ) -> Self {
+        let plane = Self::listening(data, store, config, forges).await;
+        serve::work(&plane.app, &plane.stop);
+        plane
+    }
+
+    /// What answers, and nothing that works by itself.
+    async fn listening(data: &Path, store: Arc<dyn Store>, config: FarmConfig, forges: Connections) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();
@@ -89,7 +109,7 @@ impl Plane {
             git: GitSource::new(data.join("sources")),
             keys: Arc::new(Keys::open(data).unwrap()),
             clock,
-            forges: Default::default(),
+            forges,
             sealed: Sealed::open(data).unwrap(),
             webhook_secret: Some(Secret::new(SECRET)),
             public_url: url.clone(),
@@ -99,7 +119,6 @@ impl Plane {
             stop: stop.clone(),
             logins: Arc::default(),
         };
-        tokio::spawn(reader::run(app.clone(), stop.clone()));
         let router = http::router(app.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { app, url, stop, running: None }

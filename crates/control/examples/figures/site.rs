@@ -11,15 +11,12 @@ use forgeyard_model::{ArtifactId, Digest, EffectId, Id as _, Lane, PipelineId, S
 use forgeyard_testkit::build;
 use std::collections::BTreeSet;
 
-/// A site joins and reports room for everything. It makes no machine.
-pub(crate) async fn join(plane: &Plane) -> SiteId {
-    let join = Input::SiteJoined {
-        name: build::name("box"),
-        token: Digest::of(b"site"),
-        public_key: "simulated".to_owned(),
-    };
-    let Reply::Site { site } = plane.give(join).await else { panic!("the site did not join") };
-    let host = HostFacts {
+/// What the site names itself with.
+pub(crate) const TOKEN: &str = "site";
+
+/// A host with room for everything.
+pub(crate) fn host() -> HostFacts {
+    HostFacts {
         host: "box".to_owned(),
         cpu_millis: 1_000_000,
         memory_mib: 1 << 40,
@@ -28,7 +25,18 @@ pub(crate) async fn join(plane: &Plane) -> SiteId {
         enforces: [Limit::Memory, Limit::Cpu, Limit::Processes, Limit::Wall, Limit::Disk, Limit::Network]
             .into(),
         cannot: Vec::new(),
+    }
+}
+
+/// A site joins and reports room for everything. It makes no machine.
+pub(crate) async fn join(plane: &Plane) -> SiteId {
+    let join = Input::SiteJoined {
+        name: build::name("box"),
+        token: Digest::of(TOKEN.as_bytes()),
+        public_key: "simulated".to_owned(),
     };
+    let Reply::Site { site } = plane.give(join).await else { panic!("the site did not join") };
+    let host = host();
     let epoch = plane.app.core.read().epoch;
     let (devices, runners, leases) = Default::default();
     let report = Box::new(SiteReport { epoch, generation: 1, host, devices, runners, leases });

@@ -56,7 +56,7 @@ pub(crate) async fn measure() {
 }
 
 /// Processor time of this process so far, in seconds: user and system, in ticks of a hundredth.
-fn cpu_seconds() -> f64 {
+pub(crate) fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after = text.rsplit(')').next().unwrap();
     let ticks = after.split_whitespace().skip(11).take(2).map(|field| field.parse::<f64>().unwrap());
@@ -64,7 +64,7 @@ fn cpu_seconds() -> f64 {
 }
 
 /// The floor: a listener that only appends each body to a file, durably, before it answers.
-async fn bare(folder: &Path) -> std::net::SocketAddr {
+pub(crate) async fn bare(folder: &Path) -> std::net::SocketAddr {
     let file = tokio::fs::File::create(folder.join("bare")).await.unwrap();
     let file = Arc::new(tokio::sync::Mutex::new(file));
     let handler = axum::routing::post(move |body: axum::body::Bytes| {

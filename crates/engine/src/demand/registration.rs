@@ -373,12 +373,18 @@ pub(crate) fn idle(tx: &mut Tx<'_>, runner: Runner) -> Result<(), Refusal> {
     leave(tx, runner, Explanation::new("registration.idle", text))
 }
 
+/// When a registered runner is asked whether it is busy, while it has taken nothing that is known here.
+pub(crate) fn idle_until(runner: &Runner) -> Option<forgeyard_model::Timestamp> {
+    let registration = runner.registration.as_deref()?;
+    let taken = registration.taken.as_ref().is_some_and(|taken| !matches!(taken.answer, TakenAnswer::Asked));
+    let waits =
+        !taken && !registration.busy && matches!(registration.state, RegistrationState::Minted { .. });
+    registration.idle_until.filter(|_| waits)
+}
+
 /// Whether a registered runner waits in vain since this time.
 pub(crate) fn waits_in_vain(tx: &Tx<'_>, runner: &Runner) -> bool {
-    let Some(registration) = runner.registration.as_deref() else { return false };
-    let taken = registration.taken.as_ref().is_some_and(|taken| !matches!(taken.answer, TakenAnswer::Asked));
-    let due = registration.idle_until.is_some_and(|until| until <= tx.now());
-    due && !taken && !registration.busy && matches!(registration.state, RegistrationState::Minted { .. }) && {
+    idle_until(runner).is_some_and(|until| until <= tx.now()) && {
         let attempt = runner.work.attempt().and_then(|id| tx.farm().attempts.get(&id));
         let demands = attempt.and_then(|attempt| tx.farm().index.launch_for.get(&attempt.job));
         let mut demands = demands.into_iter().flatten().filter_map(|id| tx.farm().demands.get(id));

@@ -1,6 +1,7 @@
 //! What the passing of time does to demand. Silence is never taken for an answer: the forge is asked.
 
 use super::{admit, registration};
+use crate::farm;
 use crate::tx::Tx;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::effect::Effect;
@@ -10,11 +11,7 @@ use forgeyard_model::{DemandId, Explanation, RunnerId, deadline};
 /// Looks at every deadline of demands and of registrations.
 pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     let now = tx.now();
-    let live = tx.farm().index.live_demands.iter().filter_map(|id| tx.farm().demands.get(id));
-    let due: Vec<DemandId> = live
-        .filter(|demand| demand.deadline.is_some_and(|deadline| deadline <= now))
-        .map(|demand| demand.id)
-        .collect();
+    let due: Vec<DemandId> = farm::due(&tx.farm().index.demand_deadlines, now);
     for id in due {
         let demand = tx.demand(id)?;
         match &demand.state {
@@ -27,9 +24,13 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             _ => check(tx, demand)?,
         }
     }
-    let live = tx.farm().index.live_runners.iter().filter_map(|(_, id)| tx.farm().runners.get(id));
-    let idle: Vec<RunnerId> =
-        live.filter(|runner| registration::waits_in_vain(tx, runner)).map(|runner| runner.id).collect();
+    let idle: Vec<RunnerId> = farm::due(&tx.farm().index.runner_idle, now)
+        .into_iter()
+        .filter(|id| {
+            let runner = tx.farm().runners.get(id);
+            runner.is_some_and(|runner| registration::waits_in_vain(tx, runner))
+        })
+        .collect();
     for id in idle {
         let runner = tx.runner(id)?;
         registration::idle(tx, runner)?;

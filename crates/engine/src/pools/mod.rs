@@ -30,9 +30,8 @@ pub fn record(farm: &Farm, name: &PoolName) -> PoolRecord {
 }
 
 /// Machines of a pool that may exist.
-pub(crate) fn machines<'a>(farm: &'a Farm, pool: &'a PoolName) -> impl Iterator<Item = &'a Runner> {
-    let live = farm.index.live_runners.iter().filter_map(|(_, id)| farm.runners.get(id));
-    live.filter(move |runner| runner.pool == *pool)
+pub(crate) fn machines<'a>(farm: &'a Farm, pool: &PoolName) -> impl Iterator<Item = &'a Runner> {
+    farm.index.occupied.machines(pool).filter_map(|id| farm.runners.get(&id))
 }
 
 /// Why a pool gets no work, when an operator drains it.

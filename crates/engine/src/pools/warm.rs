@@ -44,6 +44,9 @@ pub(crate) fn wanted(farm: &Farm, pool: &Pool, terms: Terms, now: Timestamp) -> 
         let found = machines(farm, &pool.name).filter(|runner| !waits(runner) && of(runner)).count();
         u32::try_from(found).unwrap_or(u32::MAX)
     };
+    if terms.warm == 0 && terms.min == 0 && kept.is_none_or(|keep| keep.count == 0) {
+        return 0;
+    }
     let most = terms.max.saturating_sub(count(|runner| runner.state.takes_a_place()));
     let least = terms.min.saturating_sub(count(|runner| runner.state.serves()));
     terms.warm.max(kept.map_or(0, |keep| keep.count)).max(least).min(most)
@@ -323,10 +326,8 @@ fn make_room(tx: &mut Tx<'_>, job: JobId) -> Result<(), Refusal> {
     let job = tx.job(job)?;
     let (Some(reason), Some(spec)) = (&job.waiting, &job.spec) else { return Ok(()) };
     let farm = tx.farm();
-    let mut live = farm.index.live_runners.iter().filter_map(|(_, id)| farm.runners.get(id));
-    if live.any(|runner| {
-        runner.work.is_warm() && matches!(runner.state, RunnerState::Draining | RunnerState::Deleting)
-    }) {
+    let mut waited = farm.index.warm.iter().filter_map(|id| farm.runners.get(id));
+    if waited.any(|runner| matches!(runner.state, RunnerState::Draining | RunnerState::Deleting)) {
         return Ok(());
     }
     let Some(flavor) = tx.config().flavor(&spec.flavor) else { return Ok(()) };
