@@ -8,6 +8,10 @@
 //! - after the commit, before the answer: the caller asks again and finds it done, because inputs are idempotent;
 //! - the outcome of a commit is unknown: the same batch is offered again; the journal's sequence tells whether it was
 //!   stored the first time.
+//!
+//! Deliveries of a forge go before everything else: a forge waits ten seconds for its answer and does not come again by
+//! itself, and a delivery is cheap to store, while what follows from it (a placement, a tick over all runners) is not. So a
+//! delivery waits for one batch at most, and a batch holds few inputs of other kinds while deliveries come.
 
 use crate::clock::Clock;
 use bytes::Bytes;
@@ -27,6 +31,9 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 /// Inputs that are decided and stored together, at most.
 const BATCH: usize = 256;
+/// Inputs that are no deliveries in one batch, at most: deliveries that come meanwhile wait for all of them. Below this the
+/// share of the transaction in each of them grows, above it the wait of deliveries.
+const OTHERS: usize = 32;
 /// How long a caller waits for its answer before it is told to come again.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long rows of ended pipelines are kept in memory.
@@ -53,7 +60,8 @@ pub struct Change {
 /// The way to the core. Cheap to clone.
 #[derive(Clone)]
 pub struct Core {
-    requests: mpsc::Sender<Request>,
+    deliveries: mpsc::Sender<Request>,
+    others: mpsc::Sender<Request>,
     replica: Arc<RwLock<Farm>>,
     version: watch::Receiver<u64>,
     changes: broadcast::Sender<Change>,
@@ -78,7 +86,8 @@ impl Core {
         let snapshot = store.load(keep_since).await?;
         let farm = Farm::load(snapshot.rows);
         let replica = Arc::new(RwLock::new(farm.clone()));
-        let (requests, inbox) = mpsc::channel(1024);
+        let (deliveries, first) = mpsc::channel(1024);
+        let (others, second) = mpsc::channel(1024);
         let (published, version) = watch::channel(0);
         let (changes, _) = broadcast::channel(1024);
         let task = Task {
@@ -95,8 +104,8 @@ impl Core {
             published,
             changes: changes.clone(),
         };
-        let handle = tokio::spawn(task.run(inbox));
-        let core = Self { requests, replica, version, changes, config };
+        let handle = tokio::spawn(task.run(Inbox { deliveries: first, others: second }));
+        let core = Self { deliveries, others, replica, version, changes, config };
         core.give(Input::FarmStarted { epoch }, farm_principal()).await.map_err(|error| {
             DbError::Invalid { what: format!("the first decision was not taken: {error}") }
         })?;
@@ -124,10 +133,11 @@ impl Core {
             .hint("send it again; it is safe to repeat")
         };
         let (answer, answered) = oneshot::channel();
+        let lane = if body.is_some() { &self.deliveries } else { &self.others };
         let request = Request { input, by, body, answer };
         // One patience for both: a sender that gives up after ten seconds must have heard of it before.
         let end = tokio::time::Instant::now() + PATIENCE;
-        let sent = tokio::time::timeout_at(end, self.requests.send(request)).await;
+        let sent = tokio::time::timeout_at(end, lane.send(request)).await;
         if !matches!(sent, Ok(Ok(()))) {
             return Err(busy());
         }
@@ -179,16 +189,35 @@ struct Task {
 
 type Waiting = (oneshot::Sender<Result<Reply, ApiError>>, Result<Reply, ApiError>);
 
+/// What waits for a decision, deliveries apart.
+struct Inbox {
+    deliveries: mpsc::Receiver<Request>,
+    others: mpsc::Receiver<Request>,
+}
+
+impl Inbox {
+    /// Waits for an input. Nothing when every handle was dropped.
+    async fn first(&mut self) -> Option<Request> {
+        tokio::select! {
+            biased;
+            Some(request) = self.deliveries.recv() => Some(request),
+            Some(request) = self.others.recv() => Some(request),
+            else => None,
+        }
+    }
+
+    /// The next one of a batch that already holds so many deliveries and so many others. Neither kind can keep the other
+    /// out.
+    fn next(&mut self, deliveries: usize, others: usize) -> Option<Request> {
+        let first = if deliveries < BATCH - OTHERS { self.deliveries.try_recv().ok() } else { None };
+        first.or_else(|| if others < OTHERS { self.others.try_recv().ok() } else { None })
+    }
+}
+
 impl Task {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Request>) -> DbError {
-        while let Some(first) = inbox.recv().await {
-            let mut requests = vec![first];
-            while requests.len() < BATCH
-                && let Ok(next) = inbox.try_recv()
-            {
-                requests.push(next);
-            }
-            if let Err(error) = self.batch(requests).await {
+    async fn run(mut self, mut inbox: Inbox) -> DbError {
+        while let Some(first) = inbox.first().await {
+            if let Err(error) = self.batch(first, &mut inbox).await {
                 return error;
             }
         }
@@ -196,12 +225,13 @@ impl Task {
     }
 
     /// Decides and stores a batch. An error ends this control plane.
-    async fn batch(&mut self, requests: Vec<Request>) -> Result<(), DbError> {
+    async fn batch(&mut self, first: Request, inbox: &mut Inbox) -> Result<(), DbError> {
         let started = std::time::Instant::now();
         let mut batch = Batch { epoch: self.epoch, ..Batch::default() };
-        let mut waiting: Vec<Waiting> = Vec::with_capacity(requests.len());
-        let count = requests.len();
-        for request in requests {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        let (mut next, mut others) = (Some(first), 0);
+        while let Some(request) = next {
+            others += usize::from(request.body.is_none());
             let (answer, commit) = self.decide(request.input, request.by);
             if let Some(commit) = commit {
                 batch.commits.push(commit);
@@ -209,7 +239,9 @@ impl Task {
                 batch.bodies.extend(request.body.filter(|_| answer == Ok(Reply::Done)));
             }
             waiting.push((request.answer, answer));
+            next = inbox.next(waiting.len() - others, others);
         }
+        let count = waiting.len();
         if !batch.commits.is_empty() {
             match self.store(&batch).await {
                 Ok(()) => self.publish(batch.commits),
@@ -348,5 +380,54 @@ fn pipeline_of(row: &Row) -> Option<forgeyard_model::PipelineId> {
         Row::Artifact(row) => Some(row.pipeline),
         Row::Environment(row) => Some(row.pipeline),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(delivery: bool) -> Request {
+        let body = delivery.then(|| ("guid".to_owned(), Bytes::new()));
+        Request { input: Input::Ticked, by: farm(), body, answer: oneshot::channel().0 }
+    }
+
+    /// How many deliveries and others make up the next batch when so many wait.
+    async fn batch_of(deliveries: usize, others: usize) -> (usize, usize, Option<bool>) {
+        let (first, second) = (mpsc::channel(1024), mpsc::channel(1024));
+        for _ in 0..others {
+            assert!(second.0.send(request(false)).await.is_ok());
+        }
+        for _ in 0..deliveries {
+            assert!(first.0.send(request(true)).await.is_ok());
+        }
+        let mut inbox = Inbox { deliveries: first.1, others: second.1 };
+        let mut next = inbox.first().await;
+        let led_by_delivery = next.as_ref().map(|request| request.body.is_some());
+        let (mut seen, mut rest) = (0, 0);
+        while let Some(request) = next {
+            if request.body.is_some() {
+                seen += 1
+            } else {
+                rest += 1
+            }
+            next = inbox.next(seen, rest);
+        }
+        (seen, rest, led_by_delivery)
+    }
+
+    #[tokio::test]
+    async fn deliveries_go_before_everything_else() {
+        assert_eq!(batch_of(3, 1000).await, (3, OTHERS, Some(true)));
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_deliveries_leaves_room_for_others() {
+        assert_eq!(batch_of(1000, 1000).await, (BATCH - OTHERS, OTHERS, Some(true)));
+    }
+
+    #[tokio::test]
+    async fn others_alone_make_a_batch() {
+        assert_eq!(batch_of(0, 5).await, (0, 5, Some(false)));
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     Ctx, Farm, agents, approvals, deliveries, demand, outbox, people, placement, pools, sites, time,
 };
 use forgeyard_model::commit::Commit;
+use forgeyard_model::deadline;
 use forgeyard_model::input::{Input, Refusal, Reply};
 
 /// What an accepted input gives.
@@ -19,9 +20,9 @@ pub struct Decided {
 /// Decides one input. On a refusal the farm is as before.
 pub fn decide(farm: &mut Farm, ctx: &Ctx<'_>, input: Input) -> Result<Decided, Refusal> {
     let mut tx = Tx::new(farm, ctx);
-    let places = may_place(&input);
+    let news = is_news_of_a_site(tx.farm(), ctx, &input);
     let decided = apply(&mut tx, &input).and_then(|reply| {
-        if places {
+        if news || placement::may_open(tx.rows()) {
             placement::place_queued(&mut tx)?;
         }
         Ok(reply)
@@ -39,18 +40,18 @@ pub fn decide(farm: &mut Farm, ctx: &Ctx<'_>, input: Input) -> Result<Decided, R
     }
 }
 
-/// Inputs after which a queued job may find a place.
-fn may_place(input: &Input) -> bool {
-    !matches!(
-        input,
-        Input::DeliveryReceived { .. }
-            | Input::ArtifactStored { .. }
-            | Input::TokenRedeemed { .. }
-            | Input::AgentHeard { .. }
-            | Input::TokenIssued { .. }
-            | Input::TokenRevoked { .. }
-            | Input::RunnerConfigFetched { .. }
-    )
+/// Inputs after which a job may find a place although no row says so: time has passed, or a site is not what it was.
+fn is_news_of_a_site(farm: &Farm, ctx: &Ctx<'_>, input: &Input) -> bool {
+    match input {
+        Input::FarmStarted { .. } | Input::Ticked | Input::SiteJoined { .. } | Input::DrainSite { .. } => {
+            true
+        }
+        Input::SiteReported { site, report } => farm.sites.get(site).is_none_or(|known| {
+            let silent = known.heard_at.is_none_or(|at| ctx.now.since(at) > deadline::SITE_SILENCE);
+            silent || known.host.as_ref() != Some(&report.host)
+        }),
+        _ => false,
+    }
 }
 
 fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {

@@ -102,6 +102,8 @@ pub struct Index {
     pub demand_requested: BTreeMap<(ForgeName, ScaleSetRequest), DemandId>,
     /// Demands by forge and the forge's id of the run.
     pub demands_of_run: BTreeMap<(ForgeName, u64), BTreeSet<DemandId>>,
+    /// Demands by forge, the forge's id of the repository, and the commit that it named when it told of the job.
+    pub demands_of_head: BTreeMap<(ForgeName, u64, String), BTreeSet<DemandId>>,
     /// Demands that are not over.
     pub live_demands: BTreeSet<DemandId>,
     /// The same by when something is to be done about them.
@@ -227,6 +229,8 @@ entities! {
             }
         }
         toggle_under(&mut index.demands_of_run, (forge.clone(), row.run), row.id, add);
+        let head = (forge.clone(), row.repository.id, row.head_sha.clone());
+        toggle_under(&mut index.demands_of_head, head, row.id, add);
         if let Some(launch) = row.launch {
             toggle_under(&mut index.launch_for, launch, row.id, add);
         }
@@ -398,6 +402,17 @@ impl Farm {
     pub fn demands_of_run(&self, forge: &ForgeName, run: u64) -> impl Iterator<Item = &Demand> {
         let ids = self.index.demands_of_run.get(&(forge.clone(), run)).into_iter().flatten();
         ids.filter_map(|id| self.demands.get(id))
+    }
+
+    /// Demands of a commit, the ended ones too.
+    pub fn demands_of_head(
+        &self,
+        forge: &ForgeName,
+        repository: u64,
+        head_sha: &str,
+    ) -> impl Iterator<Item = &Demand> {
+        let ids = self.index.demands_of_head.get(&(forge.clone(), repository, head_sha.to_owned()));
+        ids.into_iter().flatten().filter_map(|id| self.demands.get(id))
     }
 
     /// The demand to which a launch still owes a runner.

@@ -11,6 +11,7 @@ use crate::queue::{self, reserve::Look};
 use crate::tx::Tx;
 use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
+use forgeyard_model::commit::Row;
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::input::Refusal;
@@ -113,6 +114,31 @@ fn isolation(farm: &Farm, job: &Job) -> Isolation {
         }
     }
     .unwrap_or(Isolation::Vm)
+}
+
+/// Whether a queued job may find a place after a decision that wrote these rows, which it did not find before: a job
+/// entered the queue, or something was given back. The queue is long when the farm is full, and most of what is written
+/// then (a machine boots, a runner registers, a delivery is read) gives nothing back. What this overlooks, because only time
+/// or a fact of somewhere else changed, waits for the next tick.
+pub(crate) fn may_open(rows: &[Row]) -> bool {
+    rows.iter().any(|row| match row {
+        Row::Job(job) => job.state == JobState::Queued,
+        Row::Attempt(attempt) => !attempt.state.live(),
+        Row::Runner(runner) => !runner.state.takes_a_place() || runner.work.is_warm(),
+        Row::Lease(lease) => !lease.state.live(),
+        Row::Device(_) | Row::Pool(_) | Row::Ledger(_) | Row::Config(_) => true,
+        Row::Site(_)
+        | Row::Demand(_)
+        | Row::Pipeline(_)
+        | Row::Delivery(_)
+        | Row::Artifact(_)
+        | Row::Channel(_)
+        | Row::Environment(_)
+        | Row::Effect(_)
+        | Row::Token(_)
+        | Row::Approval(_)
+        | Row::Acceptance(_) => false,
+    })
 }
 
 /// Places every queued job that finds a place, in the order of the queue.

@@ -471,6 +471,11 @@ impl<'a> Tx<'a> {
         !self.rows.is_empty() || !self.events.is_empty() || !self.usage.is_empty()
     }
 
+    /// What was written so far, each row once and as it is now.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
     /// Ends the decision and answers what to write.
     pub fn finish(mut self, input: Input) -> Commit {
         for site in std::mem::take(&mut self.touched_sites) {
