@@ -59,6 +59,7 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::DeliveryRead { guid, meaning } => deliveries::read(tx, &guid, meaning),
         Input::EffectSettled { effect, result } => outbox::settled(tx, effect, *result),
         Input::EffectTroubled { effect, trouble } => outbox::troubled(tx, effect, trouble),
+        Input::EffectDeferred { effect, until, reason } => outbox::deferred(tx, effect, until, reason),
         Input::SiteJoined { name, token, public_key } => sites::joined(tx, name, token, public_key),
         Input::SiteReported { site, report } => sites::reported(tx, site, *report),
         Input::TokenRedeemed { attempt, nonce } => agents::redeemed(tx, attempt, nonce),

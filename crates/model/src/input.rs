@@ -50,6 +50,16 @@ pub enum Input {
         /// What happened.
         trouble: String,
     },
+    /// An outbox effect was not even tried, or not heard out: a limit of the forge, or our own pace below it, lets it be
+    /// done at a later time. That is no failure and uses up no try.
+    EffectDeferred {
+        /// Which.
+        effect: EffectId,
+        /// Not before.
+        until: Timestamp,
+        /// Which limit, in words.
+        reason: crate::Explanation,
+    },
     /// A site joined or joined again under the same name.
     SiteJoined {
         /// Its name.

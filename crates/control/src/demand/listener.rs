@@ -11,7 +11,7 @@
 //! A message names no job of the REST interface. Its listener looks the job up in its run, by name, once; later events of
 //! the same request are told apart by the ledger. What cannot be found here is found by polling.
 
-use super::{RoundError, poll, report, rest};
+use super::{RoundError, limited, poll, report, rest};
 use crate::app::App;
 use crate::effect::causes;
 use crate::forges::{Connection, ScaleSetWish};
@@ -58,6 +58,7 @@ pub async fn run(app: App, connection: Arc<Connection>, wish: ScaleSetWish, stop
                     tracing::warn!(set = %wish.name, "another listener holds the session of the scale set; waiting for it to lapse");
                     CONFLICT
                 }
+                Err(error) if limited(&error).is_some() => pause_of(&app, &error),
                 Err(error) => {
                     errors = errors.saturating_add(1);
                     tracing::warn!(set = %wish.name, error = causes(&error), "the scale set cannot be listened to");
@@ -69,6 +70,13 @@ pub async fn run(app: App, connection: Arc<Connection>, wish: ScaleSetWish, stop
             return;
         }
     }
+}
+
+/// How long a limit of the forge holds it up; that is no error of the session.
+fn pause_of(app: &App, error: &RoundError) -> Duration {
+    let until = limited(error).unwrap_or_default();
+    tracing::info!(error = causes(error), "a limit of a forge holds a scale set");
+    until.since(app.clock.now()).max(Duration::from_secs(1))
 }
 
 fn backoff(errors: u32) -> Duration {
@@ -159,6 +167,12 @@ impl Listener {
                 errors = 0;
                 continue;
             };
+            if limited(&error).is_some() {
+                if !rest(&self.app, stop, pause_of(&self.app, &error)).await {
+                    return;
+                }
+                continue;
+            }
             errors += 1;
             tracing::warn!(set = self.set, error = causes(&error), "a message of a scale set was not taken");
             let gone = match &error {

@@ -15,6 +15,7 @@ pub(crate) mod report;
 use crate::app::App;
 use crate::effect::causes;
 use forgeyard_forges::github::{Again, GithubError};
+use forgeyard_model::Timestamp;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -101,6 +102,14 @@ fn again(app: &App, error: &RoundError) -> Duration {
             REDELIVERY
         }
         _ => REDELIVERY_AGAIN,
+    }
+}
+
+/// Until when a limit of the forge holds up what went wrong, if that was all.
+fn limited(error: &RoundError) -> Option<Timestamp> {
+    match error {
+        RoundError::Forge(GithubError::Limited { until, .. }) => Some(*until),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`labels`]: which pools serve a job;
 //! - [`admit`]: whose work it is, and what the gate says;
 //! - [`launch`]: the job of ours that brings it a runner, and what becomes of that;
+//! - [`limits`]: waits for what a forge allows, which are no failures;
 //! - [`registration`]: what the machine is at the forge, from its configuration to being forgotten;
 //! - [`taken`]: what a runner really took, and how launches change hands then;
 //! - [`time`]: pauses that end, jobs that nobody has spoken of for long, runners that wait in vain.
@@ -13,6 +14,7 @@
 pub mod admit;
 pub mod labels;
 pub mod launch;
+pub mod limits;
 pub mod registration;
 pub mod taken;
 pub mod time;

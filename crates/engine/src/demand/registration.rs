@@ -83,7 +83,12 @@ fn ask(tx: &mut Tx<'_>, runner: &Runner, registration: &Registration) {
         name: registration.name.clone(),
         labels: registration.labels.clone(),
     };
-    tx.effect(runner.id, &format!("mint/{}", registration.asks), effect);
+    tx.effect(runner.id, &mint_key(registration.asks), effect);
+}
+
+/// The key of the effect that asks for a configuration.
+pub(crate) fn mint_key(asks: u32) -> String {
+    format!("mint/{asks}")
 }
 
 /// The runner and its registration, when the registration is the one of this name.
@@ -163,6 +168,22 @@ pub(crate) fn not_minted(
         fix: reason.fix.clone(),
         ..ending::lost(&reason.code, reason.message.clone(), RetryPolicy::R0)
     };
+    give_up(tx, runner, verdict)
+}
+
+/// The machine may not register in time: it is let go, and nobody has the name. Where the forge was asked before, it may have
+/// made the runner.
+pub(crate) fn let_go(
+    tx: &mut Tx<'_>,
+    runner: RunnerId,
+    name: &str,
+    asked: bool,
+    verdict: Verdict,
+) -> Result<(), Refusal> {
+    if asked {
+        forget_name(tx, runner, name, None)?;
+    }
+    let runner = tx.runner(runner)?;
     give_up(tx, runner, verdict)
 }
 
