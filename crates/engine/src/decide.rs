@@ -56,7 +56,7 @@ fn may_place(input: &Input) -> bool {
 fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
     match input.clone() {
         Input::DeliveryReceived { guid, event, body } => deliveries::received(tx, guid, event, body),
-        Input::DeliveryRead { guid, meaning } => deliveries::read(tx, &guid, meaning),
+        Input::DeliveryRead { guid, meaning, asked } => deliveries::read(tx, &guid, meaning, asked),
         Input::EffectSettled { effect, result } => outbox::settled(tx, effect, *result),
         Input::EffectTroubled { effect, trouble } => outbox::troubled(tx, effect, trouble),
         Input::EffectDeferred { effect, until, reason } => outbox::deferred(tx, effect, until, reason),

@@ -35,6 +35,9 @@ pub enum Input {
         guid: String,
         /// What it says, or why it cannot be read.
         meaning: Result<Meaning, crate::Explanation>,
+        /// Whether we had asked the forge to send it again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        asked: bool,
     },
     /// An outbox effect came out, one way or the other.
     EffectSettled {

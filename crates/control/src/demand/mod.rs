@@ -11,6 +11,9 @@ pub mod listener;
 pub mod poll;
 pub mod redelivery;
 pub(crate) mod report;
+mod sources;
+
+pub use sources::Sources;
 
 use crate::app::App;
 use crate::effect::causes;
@@ -67,9 +70,9 @@ pub fn start(app: &App, stop: &CancellationToken) {
         }
         let (polled, known, ending) = (app.clone(), connection.clone(), stop.clone());
         tokio::spawn(async move {
-            let mut poll = poll::Poll::default();
+            let poll = polled.sources.poll(known.forge());
             loop {
-                poll.round(&polled, &known).await;
+                poll.lock().await.round(&polled, &known).await;
                 if !rest(&polled, &ending, POLL).await {
                     return;
                 }

@@ -327,8 +327,10 @@ fn completed(tx: &mut Tx<'_>, id: DemandId, report: &WorkflowJob) -> Result<(), 
     let conclusion = report.conclusion.clone().unwrap_or_else(|| "unknown".to_owned());
     demand.conclusion = Some(conclusion.clone());
     if demand.state == DemandState::Running {
+        let runner = demand.taken_by.as_ref().and_then(|taker| taker.runner);
         tx.move_demand(demand, DemandEvent::DemandEnded, DemandState::Ended)?;
-        return launch::served(tx, id);
+        launch::served(tx, id)?;
+        return runner.map_or(Ok(()), |runner| registration::over(tx, runner));
     }
     let text = format!("the forge ended it as `{conclusion}` before a runner had it");
     withdraw(tx, demand, Explanation::new("demand.canceled", text))
