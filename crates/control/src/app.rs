@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::core::Core;
+use crate::demand::Sources;
 use crate::forges::Connections;
 use crate::http::console::Logins;
 use crate::keys::Keys;
@@ -37,6 +38,8 @@ pub struct App {
     pub sealed: Sealed,
     /// Sign-ins by a forge that are under way.
     pub logins: Arc<Logins>,
+    /// What the sources of demand remember.
+    pub sources: Arc<Sources>,
     /// Keys and tokens.
     pub keys: Arc<Keys>,
     /// The time.

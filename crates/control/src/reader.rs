@@ -54,7 +54,10 @@ async fn read(app: &App, guid: &str) -> bool {
         Ok(Meaning::Pressed(press)) => person(&press.sender),
         _ => farm(),
     };
-    let input = Input::DeliveryRead { guid: guid.to_owned(), meaning };
+    if let Ok(Meaning::Demand(job)) = &meaning {
+        app.sources.hear(job, app.clock.now());
+    }
+    let input = Input::DeliveryRead { guid: guid.to_owned(), meaning, asked: app.sources.was_asked(guid) };
     match app.core.give(input, by).await {
         Ok(_) => true,
         Err(error) => {

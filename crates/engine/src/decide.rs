@@ -57,9 +57,10 @@ fn is_news_of_a_site(farm: &Farm, ctx: &Ctx<'_>, input: &Input) -> bool {
 fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
     match input.clone() {
         Input::DeliveryReceived { guid, event, body } => deliveries::received(tx, guid, event, body),
-        Input::DeliveryRead { guid, meaning } => deliveries::read(tx, &guid, meaning),
+        Input::DeliveryRead { guid, meaning, asked } => deliveries::read(tx, &guid, meaning, asked),
         Input::EffectSettled { effect, result } => outbox::settled(tx, effect, *result),
         Input::EffectTroubled { effect, trouble } => outbox::troubled(tx, effect, trouble),
+        Input::EffectDeferred { effect, until, reason } => outbox::deferred(tx, effect, until, reason),
         Input::SiteJoined { name, token, public_key } => sites::joined(tx, name, token, public_key),
         Input::SiteReported { site, report } => sites::reported(tx, site, *report),
         Input::TokenRedeemed { attempt, nonce } => agents::redeemed(tx, attempt, nonce),

@@ -3,6 +3,7 @@
 //! [`Farm`] is what the database holds, in memory. It changes only through [`Tx`](crate::tx::Tx), which records the
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
+use crate::demand::limits::Lane;
 use crate::demand::registration;
 use crate::queue;
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
@@ -114,6 +115,10 @@ pub struct Index {
     pub outdated: BTreeSet<(String, Timestamp, RunnerId)>,
     /// Our runners by forge and by their name there.
     pub runner_named: BTreeMap<(ForgeName, String), RunnerId>,
+    /// Effects that register a runner and waited for a limit, by where and until when.
+    pub limited: BTreeSet<(Lane, Timestamp, EffectId)>,
+    /// Attempts that are runners of a forge, by when they were placed.
+    pub forge_launches: BTreeSet<(Timestamp, AttemptId)>,
     /// Attempts of each job.
     pub attempts_of: BTreeMap<JobId, BTreeSet<AttemptId>>,
     /// Artifacts of each pipeline.
@@ -263,6 +268,9 @@ entities! {
     };
     Attempt in attempts by AttemptId, |row| row.id, |row, index, add| {
         toggle_under(&mut index.attempts_of, row.job, row.id, add);
+        if row.owner.demand().is_some() {
+            toggle(&mut index.forge_launches, (row.placed_at, row.id), add);
+        }
         if row.state.live() {
             toggle(&mut index.live_attempts, row.id, add);
             if let Some(account) = &row.account {
@@ -312,6 +320,9 @@ entities! {
     PendingEffect in effects by EffectId, |row| row.id, |row, index, add| {
         if row.done_at.is_none() {
             toggle(&mut index.outbox, row.id, add);
+        }
+        if let Some(lane) = Lane::waited(row) {
+            toggle(&mut index.limited, (lane, row.not_before, row.id), add);
         }
     };
     ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};

@@ -150,12 +150,20 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let mut look = Look::default();
+    let mut lanes = demand::limits::Lanes::default();
     // What is kept for another is refused to work that ends too late; a shorter job with the same wish may find a place.
     let mut refused: Vec<(Wish, Explanation, Option<Timestamp>)> = Vec::new();
     for queue::order::Placed { job: id, .. } in queue::order::order(tx.farm(), tx.config(), tx.now()) {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
         if let Err(reason) = queue::caps::check(farm, tx.config(), job.account.as_ref()) {
+            if !waits_for(job, &reason) {
+                let job = job.clone();
+                wait(tx, job, reason);
+            }
+            continue;
+        }
+        if let Err(reason) = lanes.lets(farm, tx.config(), job, tx.now()) {
             if !waits_for(job, &reason) {
                 let job = job.clone();
                 wait(tx, job, reason);
@@ -182,6 +190,7 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             Ok(place) => {
                 let job = job.clone();
                 look.took(place.site, place.flavor.memory_mib, look.ends);
+                lanes.took(farm, tx.config(), &job, tx.now());
                 claim(tx, job, place)?;
             }
             Err(reason) => {
@@ -202,7 +211,10 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
 
 fn waits_for(job: &Job, reason: &Explanation) -> bool {
     // Where the text says until when, another time is another reason.
-    let timed = matches!(reason.code.as_str(), "queue.breaker_open" | "queue.launch_pace");
+    let timed = matches!(
+        reason.code.as_str(),
+        "queue.breaker_open" | "queue.launch_pace" | demand::limits::WAITS | demand::limits::PACE
+    );
     job.waiting
         .as_ref()
         .is_some_and(|known| known.code == reason.code && (!timed || known.message == reason.message))

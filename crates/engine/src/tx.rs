@@ -186,6 +186,7 @@ impl<'a> Tx<'a> {
                 tries: 0,
                 not_before,
                 trouble: None,
+                waits: None,
                 done_at: None,
                 generation: 0,
             });

@@ -203,12 +203,25 @@ impl FileConfig {
             repositories: self.repositories.clone(),
             access,
             max_running: self.max_running.unwrap_or(16),
-            queue: self.queue.clone(),
+            queue: self.rules(),
             folder_channel: name("folders")?,
             engine_path: engine.display().to_string(),
         };
         check(&config)?;
         Ok(config)
+    }
+}
+
+impl FileConfig {
+    /// Rules of the queue, with how fast each GitHub lets its Apps register runners where that is not written.
+    fn rules(&self) -> QueueRules {
+        let mut rules = self.queue.clone();
+        for forge in &self.forges {
+            if let Some(rate) = forge.registrations_per_minute() {
+                rules.registrations_per_minute.entry(forge.name.clone()).or_insert(rate);
+            }
+        }
+        rules
     }
 }
 

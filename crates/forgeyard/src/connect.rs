@@ -24,6 +24,7 @@ use anyhow::{Context as _, Result};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
 use forgeyard_forges::forgejo::Forgejo;
+use forgeyard_forges::github::budget::Pace;
 use forgeyard_forges::github::{
     AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp, Target,
 };
@@ -165,6 +166,13 @@ impl ForgeConfig {
             }
         };
         endpoint.with_context(|| Wrong::new(format!("the addresses of the forge `{}`", self.name)))
+    }
+
+    /// How many runners its Apps may register each minute, where GitHub's published limits hold.
+    pub fn registrations_per_minute(&self) -> Option<u32> {
+        let metered = self.kind == Kind::Github && self.endpoint().is_ok_and(|endpoint| endpoint.metered());
+        let apps = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
+        (metered && apps > 0).then(|| Pace::GITHUB.registrations_per_minute().saturating_mul(apps))
     }
 
     /// The client of a Forgejo. Nothing is called.

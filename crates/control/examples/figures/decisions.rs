@@ -242,7 +242,7 @@ impl Yard {
             let event = "workflow_job".to_owned();
             self.give("webhook stored", Input::DeliveryReceived { guid: guid.clone(), event, body });
             let meaning = Ok(Meaning::Demand(Box::new(all.into_iter().next().unwrap())));
-            self.give("webhook read", Input::DeliveryRead { guid, meaning });
+            self.give("webhook read", Input::DeliveryRead { guid, meaning, asked: false });
         } else {
             self.give(what, Input::DemandReported { source: Source::Poll, jobs: all });
         }

@@ -118,6 +118,7 @@ impl Plane {
             artifact_limit: 4 << 30,
             stop: stop.clone(),
             logins: Arc::default(),
+            sources: Arc::default(),
         };
         let router = http::router(app.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });

@@ -531,6 +531,7 @@ impl Samples {
             tries: 2,
             not_before: self.at(),
             trouble: Some(AWKWARD.to_owned()),
+            waits: Some(forgeyard_model::Explanation::new("forge.limited", AWKWARD)),
             done_at: None,
             generation: 1,
         }

@@ -109,6 +109,7 @@ impl Samples {
             minted_at: None,
             fetched_at: Some(self.at()),
             busy: false,
+            over: false,
             idle_until: None,
             taken: number.is_multiple_of(2).then(|| Taken {
                 job,

@@ -50,7 +50,7 @@ fn pressed(desk: &mut Desk, guid: &str, head_sha: &str, button: &str, sender: Pe
         event: "check_run".to_owned(),
         body: Digest::of(b"body"),
     });
-    desk.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Pressed(Box::new(press))) });
+    desk.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Pressed(Box::new(press))), asked: false });
 }
 
 /// A desk at which the job of a stranger's fork is held.
@@ -352,8 +352,11 @@ fn opened(desk: &mut Desk, guid: &str, head_sha: &str) -> Option<forgeyard_model
         event: "pull_request".to_owned(),
         body: Digest::of(b"body"),
     });
-    match desk.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Work(Box::new(fork_event(head_sha)))) })
-    {
+    match desk.give(Input::DeliveryRead {
+        guid,
+        meaning: Ok(Meaning::Work(Box::new(fork_event(head_sha)))),
+        asked: false,
+    }) {
         Reply::Pipeline { pipeline } => Some(pipeline),
         _ => None,
     }
