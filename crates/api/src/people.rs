@@ -291,8 +291,11 @@ pub struct ConfigVersionView {
     pub digest: forgeyard_model::Digest,
     /// Since when.
     pub at: Timestamp,
-    /// Who started the farm with it, as far as that is known.
+    /// Who started the farm with it or had it read again, as far as that is known.
     pub by: String,
+    /// What is different from the version before, when it was read while the farm ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// The version that it repeats, when it is an older one again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<u64>,

@@ -95,7 +95,7 @@ impl Caller {
             PrincipalKind::Person { id } => {
                 let person = Person { id, login: self.principal.name.clone() };
                 let at_forge = self.forge_roles.get(&repository);
-                let role = at_forge.and_then(|name| app.config().access.forge_roles.get(name)).copied();
+                let role = at_forge.and_then(|name| app.config().access.forge_roles.get(name).copied());
                 Approver { person, token: None, role }
             }
             _ => Approver {
@@ -170,7 +170,7 @@ pub fn known(app: &App, digest: &Digest) -> Result<Caller, HttpError> {
             let repositories = token.repositories.iter().map(|id| (*id, role)).collect();
             Standing { farm: None, repositories }
         }
-        PrincipalKind::Person { id } => standing::of(app.config(), id, &token.forge_roles),
+        PrincipalKind::Person { id } => standing::of(&app.config(), id, &token.forge_roles),
         PrincipalKind::Site | PrincipalKind::Agent | PrincipalKind::Farm => Standing::default(),
     };
     Ok(Caller {

@@ -415,6 +415,7 @@ pub(crate) fn adopted(
     config: String,
     by: String,
     repeats: Option<u64>,
+    changes: Vec<String>,
 ) -> Result<Reply, Refusal> {
     let digest: Digest = tx.ctx.config_digest;
     let last = tx.farm().configs.last_key_value().map(|(number, row)| (*number, row.digest));
@@ -425,10 +426,14 @@ pub(crate) fn adopted(
     let number = last.map_or(1, |(number, _)| number + 1);
     let at = tx.now();
     let note = repeats.map(|older| format!("the same as version {older}"));
-    let note = Some(note.unwrap_or_else(|| format!("by {by}")));
+    let mut note = note.unwrap_or_else(|| format!("by {by}"));
+    if !changes.is_empty() {
+        note.push_str(&format!(": {}", changes.join("; ")));
+    }
+    let note = Some(note);
     let from = last.map(|(number, _)| format!("version {number}"));
     tx.event("ConfigAdopted", "config", from.as_deref(), &format!("version {number}"), note);
-    tx.put(ConfigVersion { number, digest, at, by, repeats, config, generation: 0 });
+    tx.put(ConfigVersion { number, digest, at, by, repeats, changes, config, generation: 0 });
     revoke(tx)?;
     Ok(Reply::Done)
 }

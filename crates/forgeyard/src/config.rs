@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub const ADDRESS: &str = "127.0.0.1:8417";
 
 /// TLS by files.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Tls {
     /// Certificate chain, PEM.
@@ -80,7 +80,7 @@ pub struct FileConfig {
 }
 
 /// The build cache.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CacheConfig {
     /// Where to listen.

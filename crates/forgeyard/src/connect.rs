@@ -54,7 +54,7 @@ pub enum At {
 }
 
 /// An App.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AppConfig {
     /// Client id.
@@ -70,7 +70,7 @@ pub struct AppConfig {
 }
 
 /// A runner scale set.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ScaleSetConfig {
     /// Organisation, or `owner/name` of a repository.
@@ -85,7 +85,7 @@ pub struct ScaleSetConfig {
 }
 
 /// A connection to a code host.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ForgeConfig {
     /// Its name, as in `[[repositories]]`.

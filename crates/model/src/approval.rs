@@ -148,11 +148,14 @@ pub struct ConfigVersion {
     pub digest: crate::Digest,
     /// Since when.
     pub at: Timestamp,
-    /// Who started the farm with it, as far as that is known.
+    /// Who started the farm with it or had it read again, as far as that is known.
     pub by: String,
     /// The version that it repeats, when it is an older one again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<u64>,
+    /// What is different from the version before, when it was read while the farm ran: a line for each thing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// The configuration as JSON text, so that one of an older program can still be read. It never holds a secret: those
     /// are in no [`FarmConfig`](crate::config::FarmConfig).
     pub config: String,

@@ -156,6 +156,9 @@ pub enum Input {
         started_by: String,
         /// An older version that is the same.
         repeats: Option<u64>,
+        /// What is different, when it was read again while the farm ran: a line for each thing.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changes: Vec<String>,
     },
     /// A machine fetched the configuration of its runner.
     RunnerConfigFetched {

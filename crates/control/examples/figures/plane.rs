@@ -65,6 +65,7 @@ impl Plane {
             local: None,
             forges: Default::default(),
             webhook_secret: Some(Secret::new(SECRET)),
+            rules: None,
             started_by: "figures".to_owned(),
             artifact_limit: 4 << 30,
             clock: Clock::system(),

@@ -230,5 +230,6 @@ fn concerns(app: &App, job: &WorkflowJob) -> bool {
         .runner_name
         .as_ref()
         .is_some_and(|name| farm.index.runner_named.contains_key(&(forge.clone(), name.clone())));
-    (waits || (ours && job.action == "in_progress")) && !labels::serving(app.config(), &job.labels).is_empty()
+    (waits || (ours && job.action == "in_progress"))
+        && !labels::serving(&app.config(), &job.labels).is_empty()
 }

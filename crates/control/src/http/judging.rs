@@ -139,7 +139,8 @@ async fn refuse_pipeline(
 
 /// What terms there are, and what the caller accepted.
 pub(crate) fn terms_of(app: &App, caller: &Caller) -> TermsView {
-    let access = &app.config().access;
+    let config = app.config();
+    let access = &config.access;
     let person = match caller.principal.kind {
         PrincipalKind::Person { id } => Some(Person { id, login: caller.principal.name.clone() }),
         _ => None,

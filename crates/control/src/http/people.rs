@@ -136,7 +136,7 @@ async fn job(State(app): State<App>, Member(caller): Member, Path(id): Path<JobI
 async fn why(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<Why> {
     need_of_job(&app, &caller, id, Role::Viewer)?;
     let farm = app.core.read();
-    Ok(Json(views::why(&views::foresee(&app, &farm), id)?))
+    Ok(Json(views::why(&views::foresee(&app, &app.config(), &farm), id)?))
 }
 
 #[derive(Deserialize)]
@@ -380,7 +380,7 @@ async fn environment_result(
 
 async fn queue(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let mut rows = views::queue(&views::foresee(&app, &farm), LIST);
+    let mut rows = views::queue(&views::foresee(&app, &app.config(), &farm), LIST);
     rows.retain(|row| caller.sees(row.repository_id));
     Ok(Json(json!(rows)))
 }
@@ -398,7 +398,7 @@ async fn demand(
     Path(id): Path<forgeyard_model::DemandId>,
 ) -> Answer<DemandView> {
     let farm = app.core.read();
-    let view = views::demand(&views::foresee(&app, &farm), id)?;
+    let view = views::demand(&views::foresee(&app, &app.config(), &farm), id)?;
     caller.need_in(view.demand.repository.id, Role::Viewer)?;
     Ok(Json(view))
 }
@@ -436,7 +436,7 @@ async fn usage(State(app): State<App>, _: Caller, Query(query): Query<UsageQuery
 }
 
 async fn month_usage(State(app): State<App>, _: Caller) -> Answer<MonthUsage> {
-    Ok(Json(crate::usage::month(&app.core.read(), app.config(), app.clock.now())))
+    Ok(Json(crate::usage::month(&app.core.read(), &app.config(), app.clock.now())))
 }
 
 async fn explain_access(
@@ -451,11 +451,12 @@ async fn explain_access(
 /// What the gate would say, with the terms that were accepted at the farm itself.
 pub fn ask_gate(app: &App, question: &AccessQuestion) -> AccessAnswer {
     let farm = app.core.read();
-    match with_acceptances(&app.config().access, &farm) {
-        std::borrow::Cow::Borrowed(_) => answer(app.config(), question),
+    let config = app.config();
+    match with_acceptances(&config.access, &farm) {
+        std::borrow::Cow::Borrowed(_) => answer(&config, question),
         std::borrow::Cow::Owned(access) => {
             drop(farm);
-            let config = forgeyard_model::config::FarmConfig { access, ..app.config().clone() };
+            let config = forgeyard_model::config::FarmConfig { access, ..(*config).clone() };
             answer(&config, question)
         }
     }

@@ -659,6 +659,11 @@ pub fn versions(by: &str) -> Vec<ConfigVersionView> {
         at: ago(seconds),
         by: by.to_owned(),
         repeats: (number == 3).then_some(1),
+        changes: if number == 2 {
+            vec!["access.grants `kestrel-main` changed".to_owned(), format!("farm: \"forge\" → \"{by}\"")]
+        } else {
+            Vec::new()
+        },
         text: Some(text.to_owned()),
     };
     let first = "{\n  \"access\": {\n    \"grants\": [\n      {\n        \"id\": \"kestrel-main\",\n        \"users\": [7340033]\n      }\n    ]\n  },\n  \"farm\": \"forge\"\n}";

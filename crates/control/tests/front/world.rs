@@ -3,6 +3,7 @@
 use crate::plane::agent::Agent;
 use crate::plane::site::Site;
 use crate::plane::{Plane, Setup, eventually, webhook_secret};
+use crate::rules::Files;
 use forgeyard_api::agent::RunnerTook;
 use forgeyard_api::client::ClientError;
 use forgeyard_control::clock::Clock;
@@ -57,6 +58,8 @@ pub(crate) struct World {
     pub(crate) plane: Plane,
     pub(crate) setup: Setup,
     pub(crate) site: Site,
+    /// What the files of the farm say, where a test changes them.
+    pub(crate) rules: Arc<Files>,
     served: BTreeSet<RunnerId>,
 }
 
@@ -113,6 +116,8 @@ impl World {
             }])
             .with_logins([(name("github"), login(&twin, app))]);
         }
+        let rules = Files::new(setup.config.clone());
+        setup.rules = Some(Arc::clone(&rules) as _);
         let plane = setup.start().await;
         if !plan.silent {
             let url = format!("{}/webhooks/github", plane.url);
@@ -122,8 +127,19 @@ impl World {
             });
         }
         let site = Site::join(&plane).await;
-        let world =
-            Self { twin, org, repository, app, person, reader, plane, setup, site, served: BTreeSet::new() };
+        let world = Self {
+            twin,
+            org,
+            repository,
+            app,
+            person,
+            reader,
+            plane,
+            setup,
+            site,
+            rules,
+            served: BTreeSet::new(),
+        };
         if !plan.unconnected {
             // The first poll is none of what tests count.
             eventually("the first poll is over", || async {
@@ -142,12 +158,13 @@ impl World {
 
     /// The same; something happens at GitHub meanwhile.
     pub(crate) async fn restart_after(self, between: impl FnOnce(&Twin)) -> Self {
-        let Self { twin, org, repository, app, person, reader, plane, mut setup, mut site, served } = self;
+        let Self { twin, org, repository, app, person, reader, plane, mut setup, mut site, rules, served } =
+            self;
         plane.stop().await;
         between(&twin);
         let plane = setup.start().await;
         site.turn().await;
-        Self { twin, org, repository, app, person, reader, plane, setup, site, served }
+        Self { twin, org, repository, app, person, reader, plane, setup, site, rules, served }
     }
 
     pub(crate) fn job(&self, name: &str) -> JobSpec {

@@ -136,6 +136,7 @@ impl Plane {
             artifact_limit: 1 << 20,
             stop: stop.clone(),
             logins: Arc::default(),
+            rules: Arc::new(forgeyard_control::rules::Rules::new(None)),
         };
         serve::work(&app, &stop);
         let router = http::router(app.clone());

@@ -195,8 +195,9 @@ async fn finish(app: &App, headers: &HeaderMap, answer: Answer) -> Result<(Strin
             }
         })?;
     let forge_roles = roles_at(app, &begun.forge, &person).await;
-    let may = standing::of(app.config(), person.id, &forge_roles);
-    if may.highest().is_none() && !named(&app.config().access, person.id) {
+    let config = app.config();
+    let may = standing::of(&config, person.id, &forge_roles);
+    if may.highest().is_none() && !named(&config.access, person.id) {
         let text = format!(
             "{} (id {}) has no role in this farm, and no access rule names this id",
             person.login, person.id

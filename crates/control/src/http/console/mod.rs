@@ -93,7 +93,7 @@ pub fn routes() -> Routes {
 /// The frame of a page for this caller.
 fn shell(app: &App, caller: Option<&Caller>) -> Shell {
     let now = app.clock.now();
-    let alarms = caller.map_or(0, |_| views::alarms(&app.core.read(), now).len());
+    let alarms = caller.map_or(0, |_| views::alarms(&app.core.read(), now).len() + app.rules.alarms().len());
     Shell {
         farm: app.config().farm.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -158,6 +158,7 @@ impl Samples {
             at: self.at(),
             by: AWKWARD.to_owned(),
             repeats: number.checked_sub(1),
+            changes: vec![AWKWARD.to_owned()],
             config: AWKWARD.to_owned(),
             generation: 1,
         }

@@ -299,7 +299,12 @@ fn an_approver_needs_the_terms_as_everybody() {
 
 fn adopted(desk: &mut Desk) {
     let text = serde_json::to_string(&desk.config).unwrap();
-    desk.give(Input::ConfigAdopted { text, started_by: "ops".to_owned(), repeats: None });
+    desk.give(Input::ConfigAdopted {
+        text,
+        started_by: "ops".to_owned(),
+        repeats: None,
+        changes: Vec::new(),
+    });
 }
 
 /// Hole 15: revocation was another pull request, and live machines went on.
