@@ -365,6 +365,9 @@ pub struct TermsRequest {
     /// For whom, by numeric id: an admin records what a person said elsewhere. Absent = the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<u64>,
+    /// The forge of that person; the home forge of the farm's access file when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge: Option<forgeyard_model::ForgeName>,
     /// By which way it is said.
     #[serde(default = "by_api")]
     pub how: Way,
@@ -382,6 +385,9 @@ pub struct TermsView {
     /// The caller, when it is a person of a forge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<forgeyard_model::forge::Person>,
+    /// The forge of the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge: Option<forgeyard_model::ForgeName>,
     /// The newest version that the caller accepted; 0 = none.
     pub accepted: u32,
 }

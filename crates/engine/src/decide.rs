@@ -74,7 +74,9 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::HeadJudged { repository, head_sha, approve, reason, approver, how } => {
             approvals::judged(tx, repository, head_sha, approve, reason, approver, how)
         }
-        Input::TermsAccepted { person, version, how } => approvals::accepted(tx, person, version, how),
+        Input::TermsAccepted { person, forge, version, how } => {
+            approvals::accepted(tx, person, forge, version, how)
+        }
         Input::ConfigAdopted { text, started_by, repeats, changes } => {
             approvals::adopted(tx, text, started_by, repeats, changes)
         }

@@ -2,7 +2,7 @@
 //! no second path: an embedded site says exactly what a distant one says.
 
 use crate::args::UpArgs;
-use crate::config::{ADDRESS, FileConfig, HostSize};
+use crate::config::{ADDRESS, HostSize};
 use crate::connect;
 use crate::output::Wrong;
 use crate::rules::FileRules;

@@ -143,6 +143,9 @@ pub enum Input {
     TermsAccepted {
         /// Who.
         person: Person,
+        /// The forge of the person; the home forge when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forge: Option<ForgeName>,
         /// The version that was read.
         version: u32,
         /// By which way.

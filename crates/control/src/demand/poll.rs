@@ -87,8 +87,14 @@ impl Poll {
 /// Repositories with a grant or with open demand, by numeric id.
 pub(super) fn wanted(app: &App, forge: &ForgeName) -> BTreeMap<u64, Repository> {
     let config = app.config();
-    let granted: BTreeSet<u64> =
-        config.access.grants.iter().filter_map(|grant| grant.repository.id).collect();
+    let home = config.access.home();
+    let granted: BTreeSet<u64> = config
+        .access
+        .grants
+        .iter()
+        .filter(|grant| grant.repository.forge.as_ref().map_or(home, ForgeName::as_str) == forge.as_str())
+        .filter_map(|grant| grant.repository.id)
+        .collect();
     let own = config.repositories.iter().filter(|repository| repository.forge == *forge);
     let mut found: BTreeMap<u64, Repository> = own
         .filter(|repository| granted.contains(&repository.id))

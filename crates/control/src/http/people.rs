@@ -466,10 +466,12 @@ pub fn ask_gate(app: &App, question: &AccessQuestion) -> AccessAnswer {
 pub fn answer(config: &forgeyard_model::config::FarmConfig, question: &AccessQuestion) -> AccessAnswer {
     let known = config.repositories.iter().find(|repository| repository.id == question.repository);
     let access = &config.access;
-    let login = access.logins.get(&question.person).cloned().unwrap_or_else(|| "unknown".to_owned());
-    let person = Person { id: question.person, login };
-    let role =
-        known.and_then(|known| gate::standing::in_repository(access, known, person.id, &BTreeMap::new()));
+    // The question is about somebody of the forge of the repository.
+    let login = known.and_then(|known| access.login(&known.forge, question.person)).cloned();
+    let person = Person { id: question.person, login: login.unwrap_or_else(|| "unknown".to_owned()) };
+    let role = known.and_then(|known| {
+        gate::standing::in_repository(access, known, &known.forge, person.id, &BTreeMap::new())
+    });
     let approval = match known {
         None => ApprovalAnswer {
             may: false,
@@ -479,7 +481,8 @@ pub fn answer(config: &forgeyard_model::config::FarmConfig, question: &AccessQue
         Some(known) => {
             let repository =
                 Repository { forge: known.forge.clone(), id: known.id, name: known.name.clone() };
-            match gate::may_approve(&repository, Some(known), &question.resource, access, &person, None) {
+            let asked = (&person, &known.forge);
+            match gate::may_approve(&repository, Some(known), &question.resource, access, asked, None) {
                 Ok(rules) => ApprovalAnswer {
                     may: true,
                     evidence: rules
@@ -529,7 +532,10 @@ pub fn ask(
     };
     let person = Person {
         id: question.person,
-        login: config.access.logins.get(&question.person).cloned().unwrap_or_else(|| "unknown".to_owned()),
+        login: repository
+            .and_then(|known| config.access.login(&known.forge, question.person))
+            .cloned()
+            .unwrap_or_else(|| "unknown".to_owned()),
     };
     let name = repository.map_or_else(|| "unknown".to_owned(), |repository| repository.name.clone());
     let forge = repository.map(|repository| repository.forge.clone());

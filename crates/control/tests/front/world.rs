@@ -18,7 +18,7 @@ use forgeyard_model::resources::RunnerOffer;
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::DesiredRunner;
 use forgeyard_model::verdict::{ExitFacts, StepFacts};
-use forgeyard_model::{RunnerId, Secret, Timestamp};
+use forgeyard_model::{ForgeName, RunnerId, Secret, Timestamp};
 use forgeyard_testkit::build::name;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) labels: Vec<String>,
     /// Version of the terms of service; 0 = none.
     pub(crate) terms: u32,
+    /// Further forges that people sign in with.
+    pub(crate) logins: Vec<(ForgeName, LoginApp)>,
     /// Rules on what people may do in the farm, given the ids of the person and of the repository.
     pub(crate) members: Option<Members>,
 }
@@ -87,7 +89,7 @@ impl World {
         if let Some(rules) = &plan.members {
             config.access.members = rules(person.id, repository);
             for rule in &mut config.access.members {
-                if rule.users.remove(&0) {
+                if rule.users.remove(0) {
                     rule.users.insert(reader.id);
                 }
             }
@@ -114,7 +116,7 @@ impl World {
                 runner_group: 1,
                 scale_sets: plan.scale_sets,
             }])
-            .with_logins([(name("github"), login(&twin, app))]);
+            .with_logins([(name("github"), login(&twin, app))].into_iter().chain(plan.logins));
         }
         let rules = Files::new(setup.config.clone());
         setup.rules = Some(Arc::clone(&rules) as _);
@@ -310,11 +312,11 @@ impl World {
 }
 
 /// The App as people sign in with it.
-fn login(twin: &Twin, app: u64) -> LoginApp {
+pub(crate) fn login(twin: &Twin, app: u64) -> LoginApp {
     let (client_id, client_secret) =
         twin.with(|state| (state.app(app).unwrap().client_id.clone(), state.client_secret(app)));
     let endpoint = Endpoint::at(twin.base(), &twin.api_url()).unwrap();
-    LoginApp { endpoint, client_id, client_secret, http: HttpOptions::default() }
+    LoginApp { kind: Default::default(), endpoint, client_id, client_secret, http: HttpOptions::default() }
 }
 
 fn github(twin: &Twin, app: u64) -> Github {
