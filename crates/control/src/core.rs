@@ -43,6 +43,8 @@ struct Request {
     input: Input,
     by: Principal,
     body: Option<(String, Bytes)>,
+    /// The configuration that counts from this input on.
+    config: Option<Arc<FarmConfig>>,
     answer: oneshot::Sender<Result<Reply, ApiError>>,
 }
 
@@ -65,7 +67,7 @@ pub struct Core {
     replica: Arc<RwLock<Farm>>,
     version: watch::Receiver<u64>,
     changes: broadcast::Sender<Change>,
-    config: Arc<FarmConfig>,
+    config: Arc<RwLock<Arc<FarmConfig>>>,
 }
 
 /// The farm itself, as a principal.
@@ -90,11 +92,13 @@ impl Core {
         let (others, second) = mpsc::channel(1024);
         let (published, version) = watch::channel(0);
         let (changes, _) = broadcast::channel(1024);
+        let shown = Arc::new(RwLock::new(Arc::clone(&config)));
         let task = Task {
             farm,
             store,
-            config: Arc::clone(&config),
             config_digest: config.digest(),
+            config,
+            shown: Arc::clone(&shown),
             clock,
             epoch,
             seq: snapshot.last_seq,
@@ -105,7 +109,7 @@ impl Core {
             changes: changes.clone(),
         };
         let handle = tokio::spawn(task.run(Inbox { deliveries: first, others: second }));
-        let core = Self { deliveries, others, replica, version, changes, config };
+        let core = Self { deliveries, others, replica, version, changes, config: shown };
         core.give(Input::FarmStarted { epoch }, farm_principal()).await.map_err(|error| {
             DbError::Invalid { what: format!("the first decision was not taken: {error}") }
         })?;
@@ -124,6 +128,27 @@ impl Core {
         by: Principal,
         body: Option<(String, Bytes)>,
     ) -> Result<Reply, ApiError> {
+        self.ask(input, by, body, None).await
+    }
+
+    /// Decides an input under another configuration than before, which counts from then on; when the input is refused or
+    /// cannot be stored, the configuration stays as it was.
+    pub async fn give_under(
+        &self,
+        config: Arc<FarmConfig>,
+        input: Input,
+        by: Principal,
+    ) -> Result<Reply, ApiError> {
+        self.ask(input, by, None, Some(config)).await
+    }
+
+    async fn ask(
+        &self,
+        input: Input,
+        by: Principal,
+        body: Option<(String, Bytes)>,
+        config: Option<Arc<FarmConfig>>,
+    ) -> Result<Reply, ApiError> {
         let busy = || {
             ApiError::new(
                 ErrorKind::Unavailable,
@@ -134,7 +159,7 @@ impl Core {
         };
         let (answer, answered) = oneshot::channel();
         let lane = if body.is_some() { &self.deliveries } else { &self.others };
-        let request = Request { input, by, body, answer };
+        let request = Request { input, by, body, config, answer };
         // One patience for both: a sender that gives up after ten seconds must have heard of it before.
         let end = tokio::time::Instant::now() + PATIENCE;
         let sent = tokio::time::timeout_at(end, lane.send(request)).await;
@@ -162,9 +187,9 @@ impl Core {
         self.changes.subscribe()
     }
 
-    /// The configuration that is decided under.
-    pub fn config(&self) -> &Arc<FarmConfig> {
-        &self.config
+    /// The configuration that is decided under. What asks twice may get two: hold on to one.
+    pub fn config(&self) -> Arc<FarmConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
 
@@ -177,6 +202,8 @@ struct Task {
     store: Arc<dyn Store>,
     config: Arc<FarmConfig>,
     config_digest: Digest,
+    /// The configuration as others see it: only what is stored.
+    shown: Arc<RwLock<Arc<FarmConfig>>>,
     clock: Clock,
     epoch: u64,
     seq: u64,
@@ -229,10 +256,18 @@ impl Task {
         let started = std::time::Instant::now();
         let mut batch = Batch { epoch: self.epoch, ..Batch::default() };
         let mut waiting: Vec<Waiting> = Vec::new();
+        let before = (Arc::clone(&self.config), self.config_digest);
         let (mut next, mut others) = (Some(first), 0);
         while let Some(request) = next {
             others += usize::from(request.body.is_none());
+            let last = (Arc::clone(&self.config), self.config_digest);
+            if let Some(config) = request.config {
+                (self.config_digest, self.config) = (config.digest(), config);
+            }
             let (answer, commit) = self.decide(request.input, request.by);
+            if answer.is_err() {
+                (self.config, self.config_digest) = last;
+            }
             if let Some(commit) = commit {
                 batch.commits.push(commit);
                 // A repeated delivery keeps the body of the first one.
@@ -246,6 +281,7 @@ impl Task {
             match self.store(&batch).await {
                 Ok(()) => self.publish(batch.commits),
                 Err(error) => {
+                    (self.config, self.config_digest) = before;
                     let refused = refused(&error);
                     for (answer, _) in waiting {
                         let _ = answer.send(Err(refused.clone()));
@@ -256,6 +292,10 @@ impl Task {
                     return self.reload().await;
                 }
             }
+        }
+        if before.1 != self.config_digest {
+            let mut shown = self.shown.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            *shown = Arc::clone(&self.config);
         }
         for (answer, reply) in waiting {
             let _ = answer.send(reply);
@@ -389,7 +429,7 @@ mod tests {
 
     fn request(delivery: bool) -> Request {
         let body = delivery.then(|| ("guid".to_owned(), Bytes::new()));
-        Request { input: Input::Ticked, by: farm(), body, answer: oneshot::channel().0 }
+        Request { input: Input::Ticked, by: farm(), body, config: None, answer: oneshot::channel().0 }
     }
 
     /// How many deliveries and others make up the next batch when so many wait.

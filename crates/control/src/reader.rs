@@ -51,7 +51,7 @@ async fn read(app: &App, guid: &str) -> bool {
     };
     // What a person asks for is theirs in the audit trail; the forge's signature vouches for who it is.
     let by = match &meaning {
-        Ok(Meaning::Pressed(press)) => person(&press.sender),
+        Ok(Meaning::Pressed(press)) => person(&press.repository.forge, &press.sender),
         _ => farm(),
     };
     if let Ok(Meaning::Demand(job)) = &meaning {

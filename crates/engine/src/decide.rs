@@ -76,9 +76,11 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::HeadJudged { repository, head_sha, approve, reason, approver, how } => {
             approvals::judged(tx, repository, head_sha, approve, reason, approver, how)
         }
-        Input::TermsAccepted { person, version, how } => approvals::accepted(tx, person, version, how),
-        Input::ConfigAdopted { text, started_by, repeats } => {
-            approvals::adopted(tx, text, started_by, repeats)
+        Input::TermsAccepted { person, forge, version, how } => {
+            approvals::accepted(tx, person, forge, version, how)
+        }
+        Input::ConfigAdopted { text, started_by, repeats, changes } => {
+            approvals::adopted(tx, text, started_by, repeats, changes)
         }
         Input::RunnerConfigFetched { attempt, fence } => demand::registration::fetched(tx, attempt, fence),
         Input::RunnerConfigLost { attempt, fence } => demand::registration::lost(tx, attempt, fence),

@@ -25,6 +25,7 @@ use forgeyard_model::principal::ApiToken;
 use forgeyard_model::resources::Image;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
+use forgeyard_model::who::ForgeId;
 use forgeyard_model::{
     ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName, Id,
     JobId, LeaseId, Owner, PipelineId, PoolName, RunnerId, SiteId, Timestamp,
@@ -72,8 +73,8 @@ pub struct Farm {
     pub pools: BTreeMap<PoolName, PoolRecord>,
     /// What was said of heads, by forge, repository and commit.
     pub approvals: BTreeMap<String, HeadApproval>,
-    /// Accepted terms by numeric id of the person.
-    pub acceptances: BTreeMap<u64, Acceptance>,
+    /// Accepted terms by person.
+    pub acceptances: BTreeMap<ForgeId, Acceptance>,
     /// Configurations by number; only the newest is sure to be here.
     pub configs: BTreeMap<u64, ConfigVersion>,
     /// What is derived from the rows.
@@ -329,7 +330,7 @@ entities! {
     LedgerRow in ledger by String, |row| row.key.clone(), |row, index, add| index.books.enter(row, add);
     PoolRecord in pools by PoolName, |row| row.name.clone(), |_, _, _| {};
     HeadApproval in approvals by String, HeadApproval::key, |_, _, _| {};
-    Acceptance in acceptances by u64, |row| row.person.id, |_, _, _| {};
+    Acceptance in acceptances by ForgeId, Acceptance::who, |_, _, _| {};
     ConfigVersion in configs by u64, |row| row.number, |_, _, _| {};
 }
 

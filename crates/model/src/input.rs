@@ -156,6 +156,9 @@ pub enum Input {
     TermsAccepted {
         /// Who.
         person: Person,
+        /// The forge of the person; the home forge when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forge: Option<ForgeName>,
         /// The version that was read.
         version: u32,
         /// By which way.
@@ -169,6 +172,9 @@ pub enum Input {
         started_by: String,
         /// An older version that is the same.
         repeats: Option<u64>,
+        /// What is different, when it was read again while the farm ran: a line for each thing.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changes: Vec<String>,
     },
     /// A machine fetched the configuration of its runner.
     RunnerConfigFetched {

@@ -26,7 +26,7 @@ pub struct Caps {
     pub organisations: BTreeMap<String, u32>,
     /// For single people, by numeric id, instead of `person`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub people: BTreeMap<u64, u32>,
+    pub people: BTreeMap<crate::who::ForgeId, u32>,
 }
 
 /// Rules of one repository.

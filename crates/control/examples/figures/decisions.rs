@@ -106,7 +106,11 @@ fn config(machines: u64) -> FarmConfig {
     config.access.grants = (0..REPOSITORIES)
         .map(|number| Grant {
             id: format!("grant-{number}"),
-            repository: GrantRepository { id: Some(repository(number).id), name: repository(number).name },
+            repository: GrantRepository {
+                forge: None,
+                id: Some(repository(number).id),
+                name: repository(number).name,
+            },
             resources: (0..POOLS).map(|number| format!("pool-{number}")).collect(),
             events: [EventClass::Push].into(),
             users: [build::PERSON].into(),

@@ -197,7 +197,7 @@ impl Listener {
 
     /// Runners that could be had for this set.
     fn capacity(&self) -> u32 {
-        labels::serving(self.app.config(), &self.labels).iter().map(|pool| pool.max).sum()
+        labels::serving(&self.app.config(), &self.labels).iter().map(|pool| pool.max).sum()
     }
 
     /// Waits for one message and does all that follows from it.

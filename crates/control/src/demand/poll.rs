@@ -123,8 +123,14 @@ fn worth_reading(heard: Option<&Heard>, read: Option<Timestamp>, now: Timestamp)
 /// Repositories with a grant or with open demand, by numeric id.
 pub(super) fn wanted(app: &App, forge: &ForgeName) -> BTreeMap<u64, Repository> {
     let config = app.config();
-    let granted: BTreeSet<u64> =
-        config.access.grants.iter().filter_map(|grant| grant.repository.id).collect();
+    let home = config.access.home();
+    let granted: BTreeSet<u64> = config
+        .access
+        .grants
+        .iter()
+        .filter(|grant| grant.repository.forge.as_ref().map_or(home, ForgeName::as_str) == forge.as_str())
+        .filter_map(|grant| grant.repository.id)
+        .collect();
     let own = config.repositories.iter().filter(|repository| repository.forge == *forge);
     let mut found: BTreeMap<u64, Repository> = own
         .filter(|repository| granted.contains(&repository.id))
@@ -272,5 +278,6 @@ fn concerns(app: &App, job: &WorkflowJob) -> bool {
         .runner_name
         .as_ref()
         .is_some_and(|name| farm.index.runner_named.contains_key(&(forge.clone(), name.clone())));
-    (waits || (ours && job.action == "in_progress")) && !labels::serving(app.config(), &job.labels).is_empty()
+    (waits || (ours && job.action == "in_progress"))
+        && !labels::serving(&app.config(), &job.labels).is_empty()
 }

@@ -108,7 +108,7 @@ impl Samples {
                 PrincipalKind::Site,
                 PrincipalKind::Agent,
                 PrincipalKind::Token { role: Role::Operator },
-                PrincipalKind::Person { id: 4711 },
+                PrincipalKind::Person { id: 4711, forge: None },
             ],
         );
         Principal { id: self.id(), name: "someone".to_owned(), kind }

@@ -105,7 +105,7 @@ pub(crate) fn config() -> FarmConfig {
         access: Access {
             grants: vec![Grant {
                 id: "demo".to_owned(),
-                repository: GrantRepository { id: Some(REPOSITORY), name: "octo/r".to_owned() },
+                repository: GrantRepository { forge: None, id: Some(REPOSITORY), name: "octo/r".to_owned() },
                 resources: ["small".to_owned(), "large".to_owned()].into(),
                 events: events.into(),
                 users: [MAINTAINER].into(),
