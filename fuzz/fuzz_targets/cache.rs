@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     for kind in [Shape::Sccache, Shape::Ccache, Shape::Action, Shape::NarInfo] {
         let _ = shape::check(kind, "k", bytes);
     }
-    let _ = (action::tree_files(bytes), nix::narinfo(bytes));
+    let _ = (action::tree_files(bytes), action::directory(bytes), nix::narinfo(bytes));
     let _ = Chunks::default().feed(bytes, |_| {});
     if let Ok(Some((head, length))) = parse(bytes) {
         assert!(length <= bytes.len() && head.path.starts_with('/'));

@@ -1,6 +1,7 @@
 //! The index in memory: from the hash of a name, or half of a digest, to a place in the log.
 //!
-//! A slot is 32 bytes: 16 of hash and 16 of place, size, last use and scope. Tables are split by hash into shards with a
+//! A slot is 32 bytes: 16 of hash and 16 of place, size, last use and scope. A last use that lies ahead is a lease: until
+//! then the entry is not taken away to make room. Tables are split by hash into shards with a
 //! lock each. A shard is an open-addressed table that grows by a quarter, so that it is between two thirds and five
 //! sixths full; removal closes the gap by moving later slots back, so there are no tombstones.
 
@@ -157,6 +158,17 @@ impl Shard {
     }
 }
 
+/// What became of a slot that was to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// It is gone.
+    Removed(Slot),
+    /// A lease keeps it.
+    Leased,
+    /// It names another place by now, or is gone already.
+    Elsewhere,
+}
+
 /// A table of slots.
 #[derive(Debug)]
 pub struct Table {
@@ -186,13 +198,13 @@ impl Table {
         shard.find(hash).map(|at| Slot(shard.places[at].1))
     }
 
-    /// The slot of a hash, marked as used at this minute.
+    /// The slot of a hash, marked as used at this minute. A later minute, which a lease left there, stays.
     pub fn touch(&self, hash: u128, minute: u32) -> Option<Slot> {
         let hash = Self::key(hash);
         let mut shard = self.shard(hash);
         let at = shard.find(hash)?;
         let slot = Slot(shard.places[at].1);
-        if slot.minute() != minute {
+        if slot.minute() < minute {
             shard.places[at].1 = slot.used(minute).0;
         }
         Some(slot)
@@ -219,6 +231,22 @@ impl Table {
             return None;
         }
         shard.remove(hash).map(Slot)
+    }
+
+    /// Takes a slot away if it still names this place and no lease reaches beyond this minute.
+    pub fn remove_unless_leased(&self, hash: u128, place: Slot, minute: u32) -> Taken {
+        let hash = Self::key(hash);
+        let mut shard = self.shard(hash);
+        let Some(at) = shard.find(hash) else { return Taken::Elsewhere };
+        let slot = Slot(shard.places[at].1);
+        match slot.same_place(place) {
+            false => Taken::Elsewhere,
+            true if slot.minute() > minute => Taken::Leased,
+            true => {
+                shard.remove(hash);
+                Taken::Removed(slot)
+            }
+        }
     }
 
     /// Moves a slot if it still names this place.

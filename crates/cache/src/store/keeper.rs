@@ -8,8 +8,12 @@
 //!
 //! **Quota and age** of a scope take the entries out of the index that were not used for longest. They write nothing to
 //! the log: after a crash such entries may be back until the next round.
+//!
+//! **Leases** are kept by both: an entry whose last use lies ahead is not taken out, and moves with whatever is hot, also
+//! when it was leased while its segment was on its way out. When leased entries fill the disk to a quarter above its
+//! capacity, new entries are refused until leases end.
 
-use super::index::Slot;
+use super::index::{Slot, Taken};
 use super::large::Large;
 use super::log::{Shared, Writer, locked, minute_of};
 use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
@@ -168,7 +172,7 @@ impl Shared {
             contents: self.contents.len() as u64,
             index_bytes: (self.names.memory() + self.contents.memory()) as u64,
             tail_idle_minutes: self
-                .candidate()
+                .candidate(false)
                 .map(|segment| self.minute().saturating_sub(segment.written.load(Relaxed))),
         }
     }
@@ -176,19 +180,37 @@ impl Shared {
     pub(super) fn maintain(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
         let _keeping = locked(&self.keeping);
         self.keep_scopes(limits)?;
-        let mut dropped = false;
-        while self.disk_bytes() > self.config.capacity {
+        let before = self.disk_bytes();
+        let over = |disk: u64| disk > self.config.capacity;
+        let leased = if over(before) { self.leased() } else { 0 };
+        let (mut disk, mut oldest, mut dropped) = (before, false, false);
+        // once through the log is all that can help; with nothing but leases, not even that
+        let mut left = if leased < self.config.capacity { 2 * self.all_segments().len() } else { 0 };
+        while over(disk) && left > 0 {
             // large contents have names that age; segments are dropped when those do not suffice
-            let Some(segment) = self.candidate() else { break };
+            let Some(segment) = self.candidate(oldest) else { break };
+            let size = segment.size.load(Relaxed);
             self.drop_segment(&segment)?;
-            dropped = true;
+            let now = self.disk_bytes();
+            // a segment of drops moves as a whole while an older one is there
+            oldest = now + size / 4 > disk;
+            (disk, dropped, left) = (now, true, left - 1);
         }
+        let hard = self.config.capacity.saturating_add(self.config.capacity / 4);
+        self.promised_away.store(leased > 0 && disk > hard, Relaxed);
         if dropped { self.snapshot() } else { Ok(()) }
     }
 
-    /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else the
-    /// oldest, whose entries have had the longest time to be used again.
-    fn candidate(&self) -> Option<std::sync::Arc<super::log::Segment>> {
+    /// Bytes of leased records.
+    fn leased(&self) -> u64 {
+        let (minute, mut leased) = (self.minute(), 0);
+        self.names.each(|_, slot| leased += u64::from(slot.len()) * u64::from(slot.minute() > minute));
+        leased
+    }
+
+    /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else or when
+    /// asked for the oldest, whose entries have had the longest time to be used again.
+    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::log::Segment>> {
         let mut all = self.all_segments();
         all.pop();
         let alive = |segment: &super::log::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
@@ -196,7 +218,7 @@ impl Shared {
             |segment: &&std::sync::Arc<super::log::Segment>| alive(segment) * 2 < segment.size.load(Relaxed);
         let emptiest =
             all.iter().filter(half).min_by_key(|segment| (alive(segment), segment.number)).cloned();
-        emptiest.or_else(|| all.into_iter().next())
+        emptiest.filter(|_| !oldest).or_else(|| all.into_iter().next())
     }
 
     fn keep_scopes(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
@@ -229,12 +251,12 @@ impl Shared {
             entries.sort_unstable_by_key(|entry| entry.0);
             for (used, hash, slot) in entries {
                 let aged = idle.is_some_and(|most| minute.saturating_sub(used) > most);
-                if free == 0 && !aged {
+                if used > minute || (free == 0 && !aged) {
                     break;
                 }
                 let _writer = locked(&self.writer);
                 let before = self.count(scope).map_or(0, |count| count.bytes.load(Relaxed));
-                if self.names.remove_at(hash, slot).is_some() {
+                if let Taken::Removed(slot) = self.names.remove_unless_leased(hash, slot, minute) {
                     self.uncount(slot);
                     let after = self.count(scope).map_or(0, |count| count.bytes.load(Relaxed));
                     free = free.saturating_sub(u64::try_from(before - after).unwrap_or(0));
@@ -247,6 +269,46 @@ impl Shared {
     fn drop_segment(&self, segment: &super::log::Segment) -> Result<(), StoreError> {
         let number = segment.number;
         let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
+        // no new name may come to stand for what lies here
+        let mut here = Vec::new();
+        self.contents.each(|content, slot| {
+            if slot.segment() == number {
+                here.push((content, slot));
+            }
+        });
+        {
+            let _writer = locked(&self.writer);
+            for (content, slot) in here {
+                self.contents.remove_at(content, slot);
+            }
+        }
+        // again for what was leased meanwhile
+        while self.clear_out(segment)? {}
+        walk(segment, SEGMENT_HEAD, |_, record, _| {
+            let link = record.what == What::Link && record.flags & LARGE == 0;
+            // locked before the name is looked at: a drop that is written after a new put would undo it at the next start
+            let mut writer = locked(&self.writer);
+            match self.names.get(record.name().0) {
+                // a second name for a content elsewhere; its own record is all that says so
+                Some(slot) if link && self.head(slot, |target| target.digest)? == Some(record.digest) => {
+                    self.append(&mut writer, record)?;
+                }
+                None if record.what != What::Content && !oldest => {
+                    self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        self.sync_active()?;
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        fs_err::remove_file(&segment.path).map_err(StoreError::io("removing", &segment.path))
+    }
+
+    /// Moves what is hot or leased to the end of the log and takes the other names of a segment away. Whether one of those
+    /// was leased meanwhile and so is still here.
+    fn clear_out(&self, segment: &super::log::Segment) -> Result<bool, StoreError> {
+        let (number, minute) = (segment.number, self.minute());
         // place → latest use and the names that stand for it
         let mut places: BTreeMap<u64, (u32, Vec<(u128, Slot)>)> = BTreeMap::new();
         self.names.each(|hash, slot| {
@@ -262,15 +324,19 @@ impl Shared {
         hot.sort_unstable_by(|a, b| b.cmp(a));
         let mut room = segment.size.load(Relaxed) / 2;
         let mut buffer = Vec::new();
-        for (_, at) in hot {
+        for (used, at) in hot {
             let Some((_, names)) = places.get(&at) else { continue };
             let Some((_, slot)) = names.first().copied() else { continue };
-            let Some(rest) = room.checked_sub(u64::from(slot.len())) else { break };
-            room = rest;
-            if self.read(slot, &mut buffer, usize::MAX)?.is_none() {
+            room = match room.checked_sub(u64::from(slot.len())) {
+                Some(rest) => rest,
+                None if used > minute => 0,
+                None => break,
+            };
+            let whole = self.read(slot, &mut buffer, usize::MAX)?.map(|()| Record::read(&buffer));
+            let Some(Ok((mut record, _))) = whole else {
+                names.iter().for_each(|(hash, slot)| self.forget(NameHash(*hash), *slot));
                 continue;
-            }
-            let Ok((mut record, _)) = Record::read(&buffer) else { continue };
+            };
             let own = record.name().0;
             if record.what == What::Entry && !names.iter().any(|(hash, _)| *hash == own) {
                 record.what = What::Content;
@@ -291,37 +357,16 @@ impl Shared {
             }
             places.remove(&at);
         }
+        let mut leased = false;
         for (hash, slot) in places.into_values().flat_map(|(_, names)| names) {
             let _writer = locked(&self.writer);
-            if self.names.remove_at(hash, slot).is_some() {
-                self.uncount(slot);
+            match self.names.remove_unless_leased(hash, slot, minute) {
+                Taken::Removed(slot) => self.uncount(slot),
+                Taken::Leased => leased = true,
+                Taken::Elsewhere => {}
             }
         }
-        walk(segment, SEGMENT_HEAD, |at, record, _| {
-            let name = record.name();
-            let live = self.names.get(name.0);
-            let here = |slot: Slot| slot.segment() == number && slot.at() == at;
-            let content = half(record.digest.as_bytes());
-            if record.what.carries() && self.contents.get(content).is_some_and(here) {
-                self.contents.remove(content);
-            }
-            let link = record.what == What::Link && record.flags & LARGE == 0;
-            let mut writer = locked(&self.writer);
-            match live {
-                // a second name for a content elsewhere; its own record is all that says so
-                Some(slot) if link && self.head(slot, |target| target.digest)? == Some(record.digest) => {
-                    self.append(&mut writer, record)?;
-                }
-                None if record.what != What::Content && !oldest => {
-                    self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
-                }
-                _ => {}
-            }
-            Ok(())
-        })?;
-        self.sync_active()?;
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
-        fs_err::remove_file(&segment.path).map_err(StoreError::io("removing", &segment.path))
+        Ok(leased)
     }
 
     /// What was moved is on disk before what it was moved from goes.

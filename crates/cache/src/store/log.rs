@@ -124,6 +124,8 @@ pub(super) struct Shared {
     pub(super) wake: Condvar,
     pub(super) synced: watch::Sender<u64>,
     pub(super) broken: AtomicBool,
+    /// The disk is over its hard limit, and leases keep what could go.
+    pub(super) promised_away: AtomicBool,
     pub(super) _lock: File,
 }
 
@@ -218,6 +220,7 @@ impl Shared {
             wake: Condvar::new(),
             synced: watch::channel(0).0,
             broken: AtomicBool::new(false),
+            promised_away: AtomicBool::new(false),
             _lock: lock,
         }
     }

@@ -62,10 +62,18 @@ impl Store for LogStore {
         Ok(facts)
     }
 
+    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        Ok(shared.names.touch(name.0, shared.minute().saturating_add(minutes)).is_some())
+    }
+
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
         let shared = &*self.shared;
         let provenance = serde_json::to_vec(by).unwrap_or_default();
         check_name(name, &provenance)?;
+        if shared.promised_away.load(Relaxed) {
+            return Err(StoreError::Full("a new entry: clients were promised what is there"));
+        }
         let (digest, size) = match &body {
             Body::Inline(bytes) if bytes.len() as u64 > INLINE => return Err(StoreError::TooLong("content")),
             Body::Inline(bytes) => (Digest::of(bytes), bytes.len() as u64),

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 struct Entry {
     name: Name,
@@ -53,7 +54,7 @@ impl Store for MemoryStore {
     fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&name) else { return Ok(None) };
-        entry.used = (self.clock)();
+        entry.used = entry.used.max((self.clock)());
         let facts = entry.facts;
         if entry.large {
             let mut spool = self.spool()?;
@@ -69,8 +70,15 @@ impl Store for MemoryStore {
     fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&name) else { return Ok(None) };
-        entry.used = (self.clock)();
+        entry.used = entry.used.max((self.clock)());
         Ok(Some(entry.facts))
+    }
+
+    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        let until = (self.clock)().plus(Duration::from_secs(u64::from(minutes) * 60));
+        let mut entries = self.entries();
+        let entry = entries.get_mut(&name);
+        Ok(entry.map(|entry| entry.used = entry.used.max(until)).is_some())
     }
 
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
@@ -94,7 +102,7 @@ impl Store for MemoryStore {
             let entry = Entry { name: name.clone(), facts, bytes, large, by: by.clone(), used: now };
             entries.insert(name.hash(), entry);
         } else if let Some(entry) = entries.get_mut(&name.hash()) {
-            entry.used = now;
+            entry.used = entry.used.max(now);
         }
         Ok(Put { outcome, ticket: 0 })
     }
@@ -175,7 +183,7 @@ impl Store for MemoryStore {
                 let down_to = limits.bytes.map_or(u64::MAX, |most| (most as f64 * 0.9) as u64);
                 let idle = now.since(used).as_secs() / 60;
                 let aged = limits.idle_minutes.is_some_and(|most| idle > u64::from(most));
-                if !(aged || over && bytes > down_to) {
+                if used > now || !(aged || over && bytes > down_to) {
                     break;
                 }
                 entries.remove(&hash);
