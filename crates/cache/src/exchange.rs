@@ -72,6 +72,14 @@ impl Access {
     }
 }
 
+/// Numbers refusals, so that what a client shows is found in the log.
+static REFUSALS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of one more refusal.
+pub(crate) fn refusal() -> u64 {
+    REFUSALS.fetch_add(1, Relaxed)
+}
+
 pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Relaxed);
 }
@@ -173,7 +181,10 @@ async fn drain(conn: &mut Connection, core: &Core, head: &Head) -> Result<(), En
 
 async fn forbid(core: &Core, conn: &mut Connection, head: &Head, access: &Access) -> Result<(), End> {
     add(&access.counters.denied, 1);
-    say(conn, core, head, 403, "this token may not write here\n").await
+    let (number, principal) = (refusal(), &access.provenance.principal);
+    tracing::info!(number, path = %head.path, client = %head.agent, principal, "a write is refused");
+    let text = format!("{}: this token may not write here (refusal {number})\n", head.path);
+    say(conn, core, head, 403, &text).await
 }
 
 /// Looks in the scopes of a caller, nearest first. A failure of the store is a miss.
@@ -469,8 +480,10 @@ async fn malformed(
     wrong: shape::ShapeError,
 ) -> Result<(), End> {
     add(&access.counters.malformed, 1);
-    tracing::warn!(entry = %name, client = %head.agent, "an entry is refused: {wrong}");
-    say_after_body(conn, head, 422, &format!("{wrong}\n")).await
+    let number = refusal();
+    tracing::warn!(number, entry = %name, client = %head.agent, "an entry is refused: {wrong}");
+    // a client that shows this names digest and reason, and the log is found by the number (bazel#16454)
+    say_after_body(conn, head, 422, &format!("{}: {wrong} (refusal {number})\n", name.key)).await
 }
 
 fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {

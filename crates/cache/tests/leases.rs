@@ -96,6 +96,24 @@ fn leased_entry_outlives_quota_and_age_until_its_lease_ends(#[values(Kept::Disk,
 }
 
 #[rstest]
+fn scope_full_of_promises_takes_nothing_new_and_others_do(#[values(Kept::Disk, Kept::Memory)] kept: Kept) {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let store = open(kept, folder.path(), &minutes);
+    for number in 0..10u64 {
+        put(&*store, &name("pr/7", &number.to_string()), &content(number, 1000)).unwrap();
+        assert!(store.lease(name("pr/7", &number.to_string()).hash(), LEASE_MINUTES).unwrap());
+    }
+    let quota = |scope: &str| Limits { bytes: (scope == "pr/7").then_some(5000), idle_minutes: None };
+    store.maintain(&quota).unwrap();
+    assert_eq!(store.uses()[0].entries, 10, "promised");
+    assert!(matches!(put(&*store, &name("pr/7", "new"), b"x"), Err(StoreError::Full(_))));
+    put(&*store, &name("pr/8", "new"), b"x").unwrap();
+    minutes.pass(LEASE_MINUTES + 1);
+    store.maintain(&quota).unwrap();
+    put(&*store, &name("pr/7", "new"), b"x").unwrap();
+}
+
+#[rstest]
 fn leased_entry_can_be_removed_by_people(#[values(Kept::Disk, Kept::Memory)] kept: Kept) {
     let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
     let store = open(kept, folder.path(), &minutes);
@@ -166,11 +184,20 @@ fn disk_full_of_promises_refuses_new_entries_until_they_end() {
     put(&store, &name("a", "new"), b"room again").unwrap();
 }
 
+/// Whoever ends, ends the others, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Bazel is told that a content is there while the collector has already put it on its list (the case of a result that
 /// is archived while it is collected): what was promised is served afterwards, and whatever is served is right.
 #[test]
 fn collector_during_reads_and_uploads_breaks_no_promise_and_serves_no_wrong_byte() {
-    const ROUNDS: u64 = 4000;
+    const ROUNDS: u64 = 1500;
     let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
     let store = LogStore::open(small(folder.path()), minutes.clock()).unwrap();
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -178,21 +205,31 @@ fn collector_during_reads_and_uploads_breaks_no_promise_and_serves_no_wrong_byte
     std::thread::scope(|threads| {
         // half of the uploads are of contents that another scope has, which lie in segments on their way out
         threads.spawn(|| {
+            let _stop = Stop(&stop);
+            // puts are quicker than this small disk is emptied; then they are refused for a while
+            let put = |scope: &str, number: u64| {
+                let (key, bytes) = (name(scope, &number.to_string()), content(number, 2000));
+                loop {
+                    match put(&store, &key, &bytes) {
+                        Ok(()) => return,
+                        Err(StoreError::Full(_)) => std::thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
             for number in 0..ROUNDS {
-                let key = number.to_string();
-                let bytes = content(number, 2000);
-                put(&store, &name("main", &key), &bytes).unwrap();
+                put("main", number);
                 if let Some(old) = number.checked_sub(150) {
-                    put(&store, &name("pr", &old.to_string()), &content(old, 2000)).unwrap();
+                    put("pr", old);
                 }
                 written.store(number + 1, SeqCst);
             }
-            stop.store(true, SeqCst);
         });
         for seed in 1..3u64 {
             let (store, written, stop, kept, lost, minutes) =
                 (&store, &written, &stop, &kept, &lost, &minutes);
             threads.spawn(move || {
+                let _stop = Stop(stop);
                 let mut at = seed;
                 while !stop.load(SeqCst) {
                     at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
@@ -221,6 +258,7 @@ fn collector_during_reads_and_uploads_breaks_no_promise_and_serves_no_wrong_byte
             });
         }
         threads.spawn(|| {
+            let _stop = Stop(&stop);
             while !stop.load(SeqCst) {
                 store.maintain(&|_| Limits::default()).unwrap();
                 minutes.pass(1);

@@ -23,7 +23,7 @@ mod upload;
 pub mod wire;
 
 use crate::action::EMPTY;
-use crate::exchange::{Access, add};
+use crate::exchange::{Access, add, refusal};
 use crate::scope::ScopePath;
 use crate::service::Core;
 use crate::store::{Provenance, StoreError};
@@ -37,7 +37,6 @@ use std::convert::Infallible;
 use std::io::Cursor;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
@@ -122,13 +121,10 @@ fn decide(core: &Core, authorization: &[u8], tool: &ClientTool, instance: &str) 
     }
 }
 
-/// Numbers refusals, so that what a client shows is found in the log.
-static REFUSALS: AtomicU64 = AtomicU64::new(1);
-
 impl Caller {
     /// A refusal that names what it is about, the reason and its number (bazel#16454).
     pub(crate) fn refuse(&self, code: Code, about: &str, reason: impl std::fmt::Display) -> Status {
-        let number = REFUSALS.fetch_add(1, Relaxed);
+        let number = refusal();
         tracing::warn!(
             number, client = %self.tool.shown, peer = %self.peer, principal = %self.access.provenance.principal,
             "refused {about}: {reason}"

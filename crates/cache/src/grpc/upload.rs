@@ -9,7 +9,7 @@ use crate::name::{Kind, Name};
 use crate::service::Core;
 use crate::store::large::Spool;
 use crate::store::log::Durability;
-use crate::store::{Body, INLINE, LEASE_MINUTES, Outcome, Policy, Store as _, StoreError};
+use crate::store::{Body, INLINE, Outcome, Policy, Store as _, StoreError};
 use forgeyard_model::Digest;
 use std::io::Write;
 use tonic::{Code, Status};
@@ -161,7 +161,6 @@ impl Upload {
                 core.store.put(&name, Body::Large(large), Policy::Keep, &by)?
             }
         };
-        core.store.lease(name.hash(), LEASE_MINUTES)?;
         let counters = &caller.access.counters;
         match put.outcome {
             Outcome::New | Outcome::Replaced => {

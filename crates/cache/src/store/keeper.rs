@@ -229,6 +229,7 @@ impl Shared {
         for (number, count) in counts.iter().enumerate() {
             let limits = limits(&count.path);
             let bytes = u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
+            count.full.store(false, Relaxed);
             let free = match limits.bytes {
                 Some(most) if bytes > most => bytes - (most as f64 * DOWN_TO) as u64,
                 _ => 0,
@@ -249,6 +250,7 @@ impl Shared {
         for (scope, mut entries) in old {
             let Some((mut free, idle)) = over.remove(&scope) else { continue };
             entries.sort_unstable_by_key(|entry| entry.0);
+            let was_over = free > 0;
             for (used, hash, slot) in entries {
                 let aged = idle.is_some_and(|most| minute.saturating_sub(used) > most);
                 if used > minute || (free == 0 && !aged) {
@@ -261,6 +263,11 @@ impl Shared {
                     let after = self.count(scope).map_or(0, |count| count.bytes.load(Relaxed));
                     free = free.saturating_sub(u64::try_from(before - after).unwrap_or(0));
                 }
+            }
+            let limit = counts.get(scope as usize).and_then(|count| limits(&count.path).bytes);
+            if was_over && let (Some(most), Some(count)) = (limit, counts.get(scope as usize)) {
+                let bytes = u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
+                count.full.store(bytes > most, Relaxed);
             }
         }
         Ok(())

@@ -91,6 +91,8 @@ pub(super) struct ScopeCount {
     pub(super) path: Box<str>,
     pub(super) entries: AtomicI64,
     pub(super) bytes: AtomicI64,
+    /// Over its quota, and leases keep what could go.
+    pub(super) full: AtomicBool,
 }
 
 /// Scopes by name and by number.
@@ -255,7 +257,7 @@ impl Shared {
         }
         let number = scopes.counts.len() as u32;
         let (entries, bytes) = (AtomicI64::new(0), AtomicI64::new(0));
-        let count = Arc::new(ScopeCount { path: path.into(), entries, bytes });
+        let count = Arc::new(ScopeCount { path: path.into(), entries, bytes, full: AtomicBool::new(false) });
         scopes.numbers.insert(path.into(), number);
         scopes.counts.push(Arc::clone(&count));
         (number, count)

@@ -83,7 +83,10 @@ impl Store for LogStore {
         let now = (shared.clock)();
         let minute = minute_of(now);
         let content = half(digest.as_bytes());
-        let (scope, _) = shared.scope(name.scope.as_str());
+        let (scope, count) = shared.scope(name.scope.as_str());
+        if count.full.load(Relaxed) {
+            return Err(StoreError::Full("a new entry of its scope: clients were promised what is there"));
+        }
         let mut writer = locked(&shared.writer);
         let existing = shared.names.touch(hash.0, minute);
         let mut outcome = Outcome::New;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::name::{Name, NameHash};
 use forgeyard_model::{Digest, Timestamp};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,12 +28,20 @@ pub struct MemoryStore {
     clock: Clock,
     entries: Mutex<HashMap<NameHash, Entry>>,
     next: AtomicU64,
+    /// Scopes over their quota whose entries are leased.
+    full: Mutex<BTreeSet<String>>,
 }
 
 impl MemoryStore {
     /// An empty store.
     pub fn new(folder: impl Into<PathBuf>, clock: Clock) -> Self {
-        Self { folder: folder.into(), clock, entries: Mutex::default(), next: AtomicU64::new(0) }
+        Self {
+            folder: folder.into(),
+            clock,
+            entries: Mutex::default(),
+            next: AtomicU64::new(0),
+            full: Mutex::default(),
+        }
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<NameHash, Entry>> {
@@ -84,6 +92,9 @@ impl Store for MemoryStore {
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
         if name.key.len() > crate::name::LONGEST_KEY {
             return Err(StoreError::TooLong("key"));
+        }
+        if self.full.lock().unwrap_or_else(PoisonError::into_inner).contains(name.scope.as_str()) {
+            return Err(StoreError::Full("a new entry of its scope: clients were promised what is there"));
         }
         let (bytes, large) = match body {
             Body::Inline(bytes) => (bytes.to_vec(), false),
@@ -189,6 +200,11 @@ impl Store for MemoryStore {
                 entries.remove(&hash);
                 bytes -= size;
             }
+            let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+            match limits.bytes.is_some_and(|most| bytes > most) {
+                true => full.insert(scope.scope),
+                false => full.remove(&scope.scope),
+            };
         }
         Ok(())
     }
