@@ -254,6 +254,22 @@ impl Remote {
         Ok(parts.into_iter().flat_map(|part| part.data.to_vec()).collect())
     }
 
+    /// Reads a content and keeps none of it; answers with its size.
+    pub async fn read_through(&self, digest: &Digest, compressed: bool) -> Result<u64, Status> {
+        let message =
+            wire::ReadRequest { resource_name: self.of(compressed, digest), ..wire::ReadRequest::default() };
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+        grpc.ready().await.unwrap();
+        let path = "/google.bytestream.ByteStream/Read".parse().unwrap();
+        let codec = ProstCodec::<wire::ReadRequest, wire::ReadResponse>::default();
+        let mut parts = grpc.server_streaming(self.request(message), path, codec).await?.into_inner();
+        let mut read = 0;
+        while let Some(part) = parts.message().await? {
+            read += part.data.len() as u64;
+        }
+        Ok(read)
+    }
+
     /// Writes these messages as they are.
     pub async fn write_raw(
         &self,
