@@ -144,8 +144,13 @@ impl Shared {
             if let Some(spot) = spot {
                 self.forget_content(content, spot);
             }
-            if let Some(slot) = slot {
-                self.forget(name, slot);
+            if slot.is_some() {
+                // written down, or the next start would find the name again
+                let mut writer = locked(&self.writer);
+                if self.drop_name(&mut writer, record.scope, record.kind, record.key)? {
+                    self.damaged.fetch_add(1, Relaxed);
+                    tracing::warn!(segment, at, scope = record.scope, "an entry is damaged; it is a miss now");
+                }
             }
         }
         Ok(())
