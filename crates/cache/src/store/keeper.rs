@@ -12,7 +12,7 @@
 
 use super::index::{Slot, Spot, Word as _, minutes_since};
 use super::log::{Shared, Writer, locked, minute_of};
-use super::record::{Head, LARGE, Record, SEGMENT_HEAD, What};
+use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
 use super::{Limits, Listed, StoreError, Totals, Which};
 use crate::name::{Kind, NameHash};
 use std::collections::BTreeMap;
@@ -42,23 +42,27 @@ pub(super) fn walk_on(
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<u64, StoreError> {
     let end = segment.size.load(Relaxed);
-    let mut buffer = Vec::new();
-    let read = |buffer: &mut Vec<u8>, at: u64, length: u64| {
-        buffer.resize(length.min(end.saturating_sub(at)) as usize, 0);
-        let failed = StoreError::io("reading", &segment.path);
-        segment.file.read_exact_at(buffer, at).map_err(failed)
+    // bytes of the file from `begin` on; the buffer is filled further where records are small
+    let (mut buffer, mut begin, mut ahead) = (Vec::new(), 0u64, 1 << 10);
+    let fill = |buffer: &mut Vec<u8>, begin: &mut u64, at: u64, length: u64, ahead: u64| {
+        let wanted = length.min(end - at);
+        if at < *begin || at + wanted > *begin + buffer.len() as u64 {
+            buffer.resize(wanted.max(ahead).min(end - at) as usize, 0);
+            *begin = at;
+            segment.file.read_exact_at(buffer, at).map_err(StoreError::io("reading", &segment.path))?;
+        }
+        Ok::<usize, StoreError>((at - *begin) as usize)
     };
     let mut at = from.max(SEGMENT_HEAD);
     while at < end {
-        read(&mut buffer, at, 1024)?;
-        let Ok(head) = Head::peek(&buffer) else { break };
+        let here = fill(&mut buffer, &mut begin, at, HEAD as u64, ahead)?;
+        let Ok(head) = Head::peek(&buffer[here..]) else { break };
         // the last record may be cut off, so its payload is checked; the others' are when they are read
         let last = at + head.len() >= end;
         let wanted = if last { head.len() } else { head.texts_end() as u64 };
-        if wanted > buffer.len() as u64 {
-            read(&mut buffer, at, wanted)?;
-        }
-        let found = if last { Record::read(&buffer) } else { Record::read_head(&buffer) };
+        let here = fill(&mut buffer, &mut begin, at, wanted, ahead)?;
+        let bytes = &buffer[here..];
+        let found = if last { Record::read(bytes) } else { Record::read_head(bytes) };
         let Ok((record, head)) = found else { break };
         if at + head.len() > end {
             break;
@@ -66,6 +70,7 @@ pub(super) fn walk_on(
         if see(at, &record, head.len())?.is_break() {
             return Ok(at);
         }
+        ahead = if head.len() < 8 << 10 { 256 << 10 } else { 1 << 10 };
         at += head.len();
     }
     Ok(at.min(end))

@@ -651,3 +651,24 @@ impl Segment {
         Self { number, path, file, size, live, large: AtomicU64::new(0), written }
     }
 }
+
+#[cfg(any(test, feature = "twin"))]
+impl LogStore {
+    /// Fills the index with so many made-up entries, whose records are not there: for measuring a start.
+    pub fn pretend(&self, count: u64) {
+        let mut writer = locked(&self.shared.writer);
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (u128::from(state ^ state >> 29) << 64)
+                | u128::from((state >> 20).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        };
+        let segment = writer.active.number;
+        for number in 0..count {
+            let at = 64 + number % 4_000_000 * 64;
+            self.shared.names.add(random(), Slot::new(segment, at, 1024, 1, 0));
+            self.shared.contents.add(random(), Spot::new(segment, at));
+        }
+        writer.behind = 0;
+    }
+}

@@ -4,7 +4,7 @@
 //! that holds. Names whose segment is gone since are given up, unless their record was moved to the part of the log
 //! behind the snapshot.
 
-use super::index::{SHARDS, Slot, Spot, Table, Word, shard_of};
+use super::index::{SHARDS, Slot, Spot, shard_of};
 use super::keeper::walk;
 use super::log::{Config, Segment, Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What, segment_head};
@@ -60,8 +60,9 @@ pub(super) fn open(mut config: Config, clock: Clock) -> Result<Shared, StoreErro
     };
     shared.replay(from.unwrap_or((0, 0)))?;
     shared.sweep_large()?;
-    if from.is_none() {
-        shared.recovered();
+    match from {
+        Some(_) => shared.settle(),
+        None => shared.recovered(),
     }
     Ok(shared)
 }
@@ -103,14 +104,6 @@ fn segments(folder: &Path, minute: u32) -> Result<BTreeMap<u32, Arc<Segment>>, S
         segments.insert(number, Arc::new(segment));
     }
     Ok(segments)
-}
-
-/// One step of the log, for a table whose shard may be away. Answers with what it took the place of.
-fn hang<W: Word>(table: &Table<W>, hash: u128, since: Since<W>) -> Result<Option<Since<W>>, Since<W>> {
-    match &mut table.lock(shard_of(hash)).away {
-        Some(away) => Ok(away.since.insert(hash, since)),
-        None => Err(since),
-    }
 }
 
 impl Shared {
@@ -173,10 +166,13 @@ impl Shared {
         length: u64,
     ) -> Result<(), StoreError> {
         let content = half(record.digest.as_bytes());
+        let away = self.loading.load(Relaxed);
         if record.what.carries() {
-            let since = Since { word: Some(Spot::new(segment, at)), size: 0, large: None };
-            if hang(&self.contents, content, since).is_err() {
-                self.set_content(content, Spot::new(segment, at));
+            let spot = Spot::new(segment, at);
+            if away {
+                locked(&self.load_state).contents.push((content, spot));
+            } else {
+                self.set_content(content, spot);
             }
         }
         if record.what == What::Content {
@@ -188,18 +184,38 @@ impl Shared {
         if large {
             self.name_large(record.digest, record.size);
         }
-        let since = Since {
-            word: (record.what != What::Drop).then_some(slot),
-            size: record.size,
-            large: large.then_some(record.digest),
-        };
-        match hang(&self.names, record.name().0, since) {
-            // it was counted for a name that stands for something else by now
-            Ok(Some(Since { large: Some(digest), .. })) => self.release_large(digest),
-            Ok(_) => {}
-            Err(since) => self.set_name(record.name().0, since),
+        let slot = (record.what != What::Drop).then_some(slot);
+        let since = Since { hash: record.name().0, slot, size: record.size, large };
+        if away {
+            locked(&self.load_state).names.push(since);
+        } else {
+            self.set_name(since);
         }
         Ok(())
+    }
+
+    /// Sorts what the log said by shard. The last word on a name counts; what an earlier one counted for is taken back.
+    fn settle(&self) {
+        let mut loading = locked(&self.load_state);
+        loading.contents.sort_by_key(|(hash, _)| shard_of(*hash));
+        loading.names.sort_by_key(|since| (shard_of(since.hash), since.hash));
+        let mut taken_back = Vec::new();
+        loading.names.dedup_by(|later, earlier| {
+            let same = later.hash == earlier.hash;
+            if same {
+                if let (true, Some(slot)) = (earlier.large, earlier.slot) {
+                    taken_back.push(slot);
+                }
+                *earlier = *later;
+            }
+            same
+        });
+        drop(loading);
+        for slot in taken_back {
+            if let Ok(Some(digest)) = self.head(slot.segment(), slot.at(), |record| record.digest) {
+                self.release_large(digest);
+            }
+        }
     }
 
     /// Removes large files that no name stands for: a crash between the file and its record leaves one.
@@ -229,8 +245,8 @@ impl Shared {
             self.load(number);
         }
         let (names, contents) = {
-            let mut loading = locked(&self.load_state);
-            (std::mem::take(&mut loading.broken_names), std::mem::take(&mut loading.broken_contents))
+            let loading = std::mem::take(&mut *locked(&self.load_state));
+            (loading.broken_names, loading.broken_contents)
         };
         if !names.is_empty() || !contents.is_empty() {
             let path = self.config.folder.join("index.snap");

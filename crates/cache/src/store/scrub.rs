@@ -149,7 +149,12 @@ impl Shared {
                 let mut writer = locked(&self.writer);
                 if self.drop_name(&mut writer, record.scope, record.kind, record.key)? {
                     self.damaged.fetch_add(1, Relaxed);
-                    tracing::warn!(segment, at, scope = record.scope, "an entry is damaged; it is a miss now");
+                    tracing::warn!(
+                        segment,
+                        at,
+                        scope = record.scope,
+                        "an entry is damaged; it is a miss now"
+                    );
                 }
             }
         }

@@ -16,16 +16,17 @@
 //! rest. So the file shows one moment, at no more memory than one image. It is synced, after the log, and renamed.
 //!
 //! **Reading** takes the head alone; the shards stay *away* until somebody asks for one of theirs, or until the thread in
-//! the background comes to it. What the log says since the snapshot waits beside each shard and is applied to it as it
+//! the background comes to it. What the log says since the snapshot waits, sorted by shard, and is applied to each as it
 //! comes in. So a request that comes early waits for one image, and an unknown name is a miss only once its shard was
 //! looked at. An image that does not hold leaves its shard empty; the log is then read for it, in the background.
 
 use super::StoreError;
-use super::index::{SHARDS, Slot, Spot, Table, Word};
+use super::index::{SHARDS, Slot, Spot, Table, Word, shard_of};
 use super::log::{Shared, locked};
 use forgeyard_model::Digest;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
+use std::marker::PhantomData;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed};
@@ -37,13 +38,15 @@ const LONGEST_HEAD: u32 = 1 << 30;
 
 /// What the log says of a name since the snapshot.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Since<W> {
-    /// The word; nothing when it was taken away.
-    pub(super) word: Option<W>,
+pub(super) struct Since {
+    /// Hash of the name.
+    pub(super) hash: u128,
+    /// The slot; nothing when the name was taken away.
+    pub(super) slot: Option<Slot>,
     /// Size of the content.
     pub(super) size: u64,
-    /// A large content that the name counts for.
-    pub(super) large: Option<Digest>,
+    /// The content is a large one, for which the name was counted.
+    pub(super) large: bool,
 }
 
 /// A shard that is still in the snapshot.
@@ -53,14 +56,14 @@ pub(super) struct Away<W> {
     at: u64,
     places: u32,
     pub(super) full: u32,
-    pub(super) since: HashMap<u128, Since<W>>,
+    word: PhantomData<W>,
 }
 
 impl<W: Word> Away<W> {
     /// The places, when the image holds.
-    pub(super) fn read(&self) -> Option<Vec<W>> {
-        let mut bytes = vec![0; 4 + self.places as usize * W::BYTES];
-        self.file.read_exact_at(&mut bytes, self.at).ok()?;
+    fn read(&self, bytes: &mut Vec<u8>) -> Option<Vec<W>> {
+        bytes.resize(4 + self.places as usize * W::BYTES, 0);
+        self.file.read_exact_at(bytes, self.at).ok()?;
         let (crc, image) = bytes.split_at_checked(4)?;
         if crc32fast::hash(image).to_le_bytes() != crc {
             return None;
@@ -308,17 +311,23 @@ impl Head {
 
     fn hang_table<W: Word>(&self, shards: &[(u32, u32)], table: &Table<W>, at: &mut u64) {
         for (number, (places, full)) in shards.iter().enumerate() {
-            let (file, since) = (Arc::clone(&self.file), HashMap::new());
-            let away = Away { file, at: *at, places: *places, full: *full, since };
+            let file = Arc::clone(&self.file);
+            let away = Away { file, at: *at, places: *places, full: *full, word: PhantomData };
             table.lock(number).away = Some(Box::new(away));
             *at += 4 + u64::from(*places) * W::BYTES as u64;
         }
     }
 }
 
-/// What is known while shards are away.
+/// What is known while shards are away. What the log says lies in two pieces of memory and not beside each shard, so that
+/// all of it is given back.
 #[derive(Debug, Default)]
 pub(super) struct Loading {
+    /// Names that the log speaks of, by shard; each once.
+    pub(super) names: Vec<Since>,
+    /// Contents that the log carries, by shard.
+    pub(super) contents: Vec<(u128, Spot)>,
+    buffer: Vec<u8>,
     /// Segments that the snapshot knew and that are gone.
     pub(super) gone: BTreeSet<u32>,
     /// Shards of names, and of contents, whose image did not hold.
@@ -330,7 +339,7 @@ impl Shared {
     /// Brings in the shards of a hash, if they are still away. Not with the writer locked.
     pub(super) fn ready(&self, hash: u128) {
         if self.loading.load(Acquire) {
-            self.load(super::index::shard_of(hash));
+            self.load(shard_of(hash));
         }
     }
 
@@ -352,16 +361,15 @@ impl Shared {
     fn load_contents(&self, number: usize, mut loading: MutexGuard<'_, Loading>) {
         let mut shard = self.contents.lock(number);
         let Some(away) = shard.away.take() else { return };
-        match away.read() {
+        match away.read(&mut loading.buffer) {
             Some(places) => (shard.places, shard.full) = (places, away.full as usize),
             None => {
                 loading.broken_contents.insert(number);
             }
         }
         drop(shard);
-        let any_gone = !loading.gone.is_empty();
         let mut lost = Vec::new();
-        if any_gone {
+        if !loading.gone.is_empty() {
             self.contents.each_of(number, |hash, spot| {
                 if loading.gone.contains(&spot.segment()) {
                     lost.push((hash, spot));
@@ -371,17 +379,17 @@ impl Shared {
         for (hash, spot) in lost {
             self.contents.remove(hash, spot);
         }
-        for (hash, since) in away.since {
-            if let Some(spot) = since.word {
-                self.set_content(hash, spot);
-            }
+        let from = loading.contents.partition_point(|(hash, _)| shard_of(*hash) < number);
+        for (hash, spot) in loading.contents[from..].iter().take_while(|(hash, _)| shard_of(*hash) == number)
+        {
+            self.set_content(*hash, *spot);
         }
     }
 
     fn load_names(&self, number: usize, mut loading: MutexGuard<'_, Loading>) {
         let mut shard = self.names.lock(number);
         let Some(away) = shard.away.take() else { return };
-        match away.read() {
+        match away.read(&mut loading.buffer) {
             Some(places) => (shard.places, shard.full) = (places, away.full as usize),
             None => {
                 tracing::error!(shard = number, "a part of the snapshot of the index does not hold");
@@ -389,9 +397,8 @@ impl Shared {
             }
         }
         drop(shard);
-        let any_gone = !loading.gone.is_empty();
         let mut lost = Vec::new();
-        if any_gone {
+        if !loading.gone.is_empty() {
             self.names.each_of(number, |hash, slot| {
                 if loading.gone.contains(&slot.segment()) {
                     lost.push((hash, slot));
@@ -403,27 +410,29 @@ impl Shared {
                 self.uncount(slot);
             }
         }
-        for (hash, since) in away.since {
-            self.set_name(hash, since);
+        let from = loading.names.partition_point(|since| shard_of(since.hash) < number);
+        for since in loading.names[from..].iter().take_while(|since| shard_of(since.hash) == number) {
+            self.set_name(*since);
         }
     }
 
     /// Sets what the log says of a name, and counts.
-    pub(super) fn set_name(&self, hash: u128, since: Since<Slot>) {
+    pub(super) fn set_name(&self, since: Since) {
+        let Since { hash, slot, size, .. } = since;
         let before = self.names.find(hash).find(|slot| self.is_named(*slot, hash));
-        match (since.word, before) {
+        match (slot, before) {
             (Some(slot), Some(before)) => {
-                if !self.names.replace(hash, before, slot) {
-                    return;
-                }
+                self.names.replace(hash, before, slot);
             }
             (Some(slot), None) => self.names.add(hash, slot),
-            (None, Some(before)) => drop(self.names.remove(hash, before)),
+            (None, Some(before)) => {
+                self.names.remove(hash, before);
+            }
             (None, None) => {}
         }
         // counted in before the old one is counted out, so that a large content is not removed in between
-        if let Some(slot) = since.word {
-            self.count_in(slot, since.size);
+        if let Some(slot) = slot {
+            self.count_in(slot, size);
         }
         if let Some(before) = before {
             self.uncount(before);
