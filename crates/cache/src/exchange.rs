@@ -16,7 +16,7 @@ use crate::service::Core;
 use crate::shape;
 use crate::store::log::Durability;
 use crate::store::{
-    Body, Facts, Found, LEASE_MINUTES, Outcome, Place, Policy, Provenance, Put, Store as _, StoreError,
+    Body, Facts, Found, LEASE_MINUTES, Outcome, Place, Policy, Provenance, Store as _, StoreError,
 };
 use crate::surface::{self, Denied, Plan, Shape, Surface};
 use forgeyard_model::{Digest, Timestamp};
@@ -154,7 +154,11 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             say(conn, core, head, 200, &text).await
         }
         (_, path) if path.starts_with("/-/admin/") => {
-            let (status, text) = crate::admin::answer(core, head);
+            // these may read the whole log, and others share this thread
+            let (core, asked) = (Arc::clone(&thread.core), head.clone());
+            let answer = tokio::task::spawn_blocking(move || crate::admin::answer(&core, &asked)).await;
+            let (status, text) = answer.unwrap_or((503, "this went wrong; see the log\n".to_owned()));
+            let core = &*thread.core;
             say(conn, core, head, status, &text).await
         }
         _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv)/KEY\n").await,
@@ -442,13 +446,17 @@ async fn put(
         }
         Incoming::Discarded => return say_after_body(conn, head, 200, "").await,
     };
-    let (Put { outcome, ticket }, size) = match stored {
-        Ok(stored) => stored,
-        Err(error) => return fail(head, access, &error),
+    let settled = match stored {
+        Ok((put, size)) => core.store.settled(put.ticket).await.map(|()| (put.outcome, size)),
+        Err(error) => Err(error),
     };
-    if let Err(error) = core.store.settled(ticket).await {
-        return fail(head, access, &error);
-    }
+    let (outcome, size) = match settled {
+        Ok(settled) => settled,
+        Err(error) => {
+            let Wrong { status, reason } = failed(head, access, &error);
+            return say_after_body(conn, head, status, &format!("{reason}\n")).await;
+        }
+    };
     let (counter, status, text) = match outcome {
         Outcome::New | Outcome::Replaced => {
             add(&counters.bytes_in, size);
@@ -487,6 +495,11 @@ async fn malformed(
 }
 
 fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {
+    // what may be left of the body is not read
+    Err(failed(head, access, error).into())
+}
+
+fn failed(head: &Head, access: &Access, error: &StoreError) -> Wrong {
     add(&access.counters.failures, 1);
     tracing::error!(client = %head.agent, "storing an entry: {error}");
     let status = match error {
@@ -494,8 +507,7 @@ fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {
         StoreError::TooLong(_) => 400,
         _ => 503,
     };
-    // what may be left of the body is not read
-    Err(Wrong { status, reason: "the entry was not stored" }.into())
+    Wrong { status, reason: "the entry was not stored" }
 }
 
 async fn remove(

@@ -16,6 +16,8 @@ pub mod log;
 mod port;
 pub mod record;
 mod recovery;
+mod scrub;
+mod snapshot;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 
