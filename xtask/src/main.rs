@@ -40,8 +40,8 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Measure, beside a peer or floor, and print one table: transitions, webhooks, restart, artifacts, cache, sandbox,
-    /// tour, server.
+    /// Measure, beside a peer or floor, and print one table: transitions, webhooks, restart, artifacts, cache,
+    /// cache-start, sandbox, tour, server.
     Bench {
         /// Only these parts.
         names: Vec<String>,

@@ -105,6 +105,7 @@ fn serve() {
         authority,
         largest: 1 << 30,
         threads: 2,
+        scrub_bytes: 0,
         clock: Arc::new(|| Timestamp::from_micros(1_800_000_000_000_000)),
     })
     .unwrap();

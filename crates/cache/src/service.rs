@@ -20,7 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the index is written to disk.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
-/// How often the store is brought within its limits.
+/// How often some entries are read again.
+const SCRUB_EVERY: Duration = Duration::from_secs(10);
+/// Bytes that are read again each second: 50 GiB take less than a day.
+pub const SCRUB_BYTES: u64 = 1 << 20;
+/// How often the store is brought within its limits; at once when it is over its capacity.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// What a service is started with.
@@ -36,6 +40,8 @@ pub struct Options {
     pub largest: u64,
     /// Threads; one for each core when 0.
     pub threads: usize,
+    /// Bytes of entries that are read again each second, in the background; [`SCRUB_BYTES`] is usual, 0 is never.
+    pub scrub_bytes: u64,
     /// The time.
     pub clock: Clock,
 }
@@ -133,13 +139,15 @@ impl Running {
 
 /// Starts a service; it runs until [`Running::stop`]. Blocks while the index is read.
 pub fn start(options: Options) -> Result<Running, ServiceError> {
+    // an entry that takes half of the space would drive out everything else, so it is refused before it is read
+    let largest = options.largest.min(options.store.capacity / 2);
     let store = LogStore::open(options.store, Arc::clone(&options.clock))?;
     let (authority, mut stamp) = read_authority(&options.authority)?;
     let core = Arc::new(Core {
         store,
         figures: Figures::default(),
         clock: options.clock,
-        largest: options.largest,
+        largest,
         authority: RwLock::new(Arc::new(authority)),
         generation: AtomicU64::new(1),
     });
@@ -162,7 +170,8 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
     }
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
-        let (mut maintained, mut written) = (Instant::now(), Instant::now());
+        let mut maintained = Instant::now();
+        let (mut written, mut scrubbed) = (maintained, maintained);
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
             match read_authority(&options.authority) {
@@ -174,13 +183,22 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
                 Ok(_) => {}
                 Err(error) => tracing::warn!("keeping the last good authority: {error}"),
             }
-            if maintained.elapsed() > MAINTAIN_EVERY {
+            if kept.store.over() || maintained.elapsed() > MAINTAIN_EVERY {
                 maintained = Instant::now();
                 if let Err(error) = kept.store.maintain(&|scope| kept.limits(scope)) {
                     tracing::error!("keeping the store within its limits: {error}");
                 }
             }
-            if written.elapsed() > SNAPSHOT_EVERY {
+            if scrubbed.elapsed() > SCRUB_EVERY {
+                let bytes = options.scrub_bytes * scrubbed.elapsed().as_secs();
+                scrubbed = Instant::now();
+                if bytes > 0
+                    && let Err(error) = kept.store.scrub_some(bytes)
+                {
+                    tracing::error!("reading entries again: {error}");
+                }
+            }
+            if written.elapsed() > SNAPSHOT_EVERY || kept.store.wants_snapshot() {
                 written = Instant::now();
                 if let Err(error) = kept.store.snapshot() {
                     tracing::error!("writing the index: {error}");

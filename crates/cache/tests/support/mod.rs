@@ -69,6 +69,7 @@ pub fn service_with(folder: &Path, durability: Durability) -> Running {
         authority,
         largest: 64 << 20,
         threads: 2,
+        scrub_bytes: 0,
         clock: Arc::new(|| Timestamp::from_micros(NOW)),
     })
     .unwrap()
