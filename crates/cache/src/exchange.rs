@@ -31,9 +31,9 @@ const READ_OVER: u64 = 8 << 20;
 pub(crate) struct Access {
     generation: u64,
     expires_at: Option<Timestamp>,
-    grant: Grant,
-    provenance: Provenance,
-    counters: Arc<Counters>,
+    pub(crate) grant: Grant,
+    pub(crate) provenance: Provenance,
+    pub(crate) counters: Arc<Counters>,
 }
 
 fn add(counter: &AtomicU64, value: u64) {
@@ -55,7 +55,7 @@ pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
     }
 }
 
-fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surface) -> Rc<Access> {
+pub(crate) fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surface) -> Rc<Access> {
     let core = &thread.core;
     let (now, generation) = ((core.clock)(), core.generation());
     let mut key = head.authorization.clone();
@@ -95,6 +95,9 @@ fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surf
 /// Answers one request.
 pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head) -> Result<(), End> {
     let core = &*thread.core;
+    if let Some(answered) = crate::github::answer(thread, conn, head).await {
+        return answered;
+    }
     if let Some((scope, surface, rest)) = surface::split(&head.path) {
         let access = access(thread, head, scope.as_ref(), surface);
         return match surface::plan(surface, head.method, rest) {

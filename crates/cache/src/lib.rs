@@ -6,6 +6,7 @@
 //! - [`http`]: HTTP/1.1 as build tools speak it, on one thread for each core; `connection` and `exchange` use it.
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
 //! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
+//! - [`github`]: GitHub's own cache and artifact services, for its official clients.
 //! - [`service`]: puts them together.
 //!
 //! What holds everywhere: a caller writes to its own scope or to none; a miss is 404 and never 401; bytes that fail their
@@ -17,6 +18,7 @@ pub mod authority;
 mod connection;
 mod exchange;
 pub mod figures;
+pub mod github;
 pub mod http;
 pub mod name;
 pub mod nix;

@@ -73,6 +73,7 @@ pub(crate) struct Core {
     pub(crate) figures: Figures,
     pub(crate) clock: Clock,
     pub(crate) largest: u64,
+    pub(crate) github: crate::github::State,
     authority: RwLock<Arc<Authority>>,
     generation: AtomicU64,
 }
@@ -133,13 +134,17 @@ impl Running {
 
 /// Starts a service; it runs until [`Running::stop`]. Blocks while the index is read.
 pub fn start(options: Options) -> Result<Running, ServiceError> {
+    let (folder, capacity) = (options.store.folder.clone(), options.store.capacity);
     let store = LogStore::open(options.store, Arc::clone(&options.clock))?;
+    let sync = store.durability() == crate::store::log::Durability::Group;
+    let github = crate::github::State::open(&folder, capacity, sync)?;
     let (authority, mut stamp) = read_authority(&options.authority)?;
     let core = Arc::new(Core {
         store,
         figures: Figures::default(),
         clock: options.clock,
         largest: options.largest,
+        github,
         authority: RwLock::new(Arc::new(authority)),
         generation: AtomicU64::new(1),
     });
@@ -176,6 +181,7 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
             }
             if maintained.elapsed() > MAINTAIN_EVERY {
                 maintained = Instant::now();
+                kept.github.uploads.expire((kept.clock)());
                 if let Err(error) = kept.store.maintain(&|scope| kept.limits(scope)) {
                     tracing::error!("keeping the store within its limits: {error}");
                 }
