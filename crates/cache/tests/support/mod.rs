@@ -42,7 +42,16 @@ pub fn write_authority(path: &Path, change: impl FnOnce(&mut Snapshot)) {
 }
 
 pub fn token(scope: &str, access: Access) -> String {
-    let claims = Claims {
+    token::mint(&claims(scope, access), &key()).unwrap().expose().to_owned()
+}
+
+/// The form of the token that GitHub's clients want.
+pub fn runtime_token(scope: &str, access: Access) -> String {
+    token::mint_jwt(&claims(scope, access), &key()).unwrap().expose().to_owned()
+}
+
+pub fn claims(scope: &str, access: Access) -> Claims {
+    Claims {
         id: format!("id of {scope}"),
         key: "k".to_owned(),
         principal: format!("job of {scope}"),
@@ -52,8 +61,7 @@ pub fn token(scope: &str, access: Access) -> String {
         epoch: 0,
         cold: false,
         run: Some(format!("run of {scope}")),
-    };
-    token::mint(&claims, &key()).unwrap().expose().to_owned()
+    }
 }
 
 pub fn service(folder: &Path) -> Running {
@@ -61,17 +69,25 @@ pub fn service(folder: &Path) -> Running {
 }
 
 pub fn service_with(folder: &Path, durability: Durability) -> Running {
+    start(options(folder, durability)).unwrap()
+}
+
+/// A service that takes larger entries than usual here.
+pub fn service_up_to(folder: &Path, largest: u64) -> Running {
+    start(Options { largest, ..options(folder, Durability::PageCache) }).unwrap()
+}
+
+pub fn options(folder: &Path, durability: Durability) -> Options {
     let authority = folder.join("authority.json");
     write_authority(&authority, |_| {});
-    start(Options {
+    Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         store: Config { durability, ..Config::new(folder.join("store")) },
         authority,
         largest: 64 << 20,
         threads: 2,
         clock: Arc::new(|| Timestamp::from_micros(NOW)),
-    })
-    .unwrap()
+    }
 }
 
 pub struct Answer {
