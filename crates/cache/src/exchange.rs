@@ -125,6 +125,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged);
             say(conn, core, head, 200, &text).await
         }
+        (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
         (_, path) if path.starts_with("/-/admin/") => {
             let (status, text) = crate::admin::answer(core, head);
             say(conn, core, head, status, &text).await

@@ -7,6 +7,7 @@
 use crate::authority::{Authority, AuthorityError};
 use crate::connection;
 use crate::figures::Figures;
+use crate::identity::Minter;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError};
@@ -74,6 +75,7 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) largest: u64,
     pub(crate) github: crate::github::State,
+    pub(crate) exchange: crate::identity::Exchange,
     authority: RwLock<Arc<Authority>>,
     generation: AtomicU64,
 }
@@ -132,8 +134,13 @@ impl Running {
     }
 }
 
-/// Starts a service; it runs until [`Running::stop`]. Blocks while the index is read.
+/// Starts a service; it runs until [`Running::stop`]. Blocks while the index is read. It gives out no tokens.
 pub fn start(options: Options) -> Result<Running, ServiceError> {
+    start_with(options, None)
+}
+
+/// Starts a service that exchanges tokens of forges for its own, when it has a key to sign them with.
+pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, ServiceError> {
     let (folder, capacity) = (options.store.folder.clone(), options.store.capacity);
     let store = LogStore::open(options.store, Arc::clone(&options.clock))?;
     let sync = store.durability() == crate::store::log::Durability::Group;
@@ -145,6 +152,7 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
         clock: options.clock,
         largest: options.largest,
         github,
+        exchange: crate::identity::Exchange::new(minter),
         authority: RwLock::new(Arc::new(authority)),
         generation: AtomicU64::new(1),
     });
