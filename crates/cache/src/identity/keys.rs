@@ -1,12 +1,13 @@
 //! Keys of issuers: fetched, kept for an hour, and fetched once more for a key that is not known.
 //!
 //! An attempt is made at most every thirty seconds for each issuer, whether it succeeds or not, so that tokens with made-up
-//! keys cannot make this cache a burden for the forge. When the issuer does not answer, the old keys go on.
+//! keys cannot make this cache a burden for the forge. Whoever asks during one waits for it. When the issuer does not
+//! answer, the old keys go on.
 
 use super::jwt::{RsaKey, key_set};
 use forgeyard_model::Timestamp;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long keys are good without being fetched anew, in microseconds.
@@ -30,75 +31,72 @@ struct Held {
     keys: BTreeMap<String, RsaKey>,
     fetched: Option<Timestamp>,
     tried: Option<Timestamp>,
+    failed: Option<KeyError>,
 }
 
 /// Keys of all issuers, by their address.
 #[derive(Default)]
 pub(crate) struct Keys {
-    held: Mutex<HashMap<String, Held>>,
+    held: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Held>>>>,
     client: OnceLock<reqwest::Client>,
 }
 
 impl Keys {
-    fn held(&self) -> MutexGuard<'_, HashMap<String, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The key with this id; nothing when the issuer does not have it.
     pub(crate) async fn key(&self, url: &str, id: &str, now: Timestamp) -> Result<Option<RsaKey>, KeyError> {
+        let held = {
+            let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(url.to_owned()).or_default())
+        };
+        let mut held = held.lock().await;
         let since = |at: Option<Timestamp>| at.map_or(i64::MAX, |at| now.as_micros() - at.as_micros());
-        {
-            let mut all = self.held();
-            let held = all.entry(url.to_owned()).or_default();
-            let key = held.keys.get(id).cloned();
-            let stale = key.is_none() || since(held.fetched) > FRESH;
-            if !stale || since(held.tried) < PACE {
-                return Ok(key);
-            }
+        let stale = !held.keys.contains_key(id) || since(held.fetched) > FRESH;
+        if stale && since(held.tried) >= PACE {
             held.tried = Some(now);
-        }
-        let fetched = self.fetch(url).await;
-        let mut all = self.held();
-        let held = all.entry(url.to_owned()).or_default();
-        match fetched {
-            Ok(keys) => {
-                held.keys = keys;
-                held.fetched = Some(now);
-            }
-            Err(error) if held.keys.contains_key(id) => tracing::warn!("keeping the old keys: {error}"),
-            Err(error) => {
-                // the next one may try again at once: nobody was refused by the issuer
-                held.tried = None;
-                return Err(error);
+            match self.fetch(url).await {
+                Ok(keys) => {
+                    held.keys = keys;
+                    held.fetched = Some(now);
+                    held.failed = None;
+                }
+                Err(error) => {
+                    tracing::warn!("keys of an issuer: {error}");
+                    held.failed = Some(error);
+                }
             }
         }
-        Ok(held.keys.get(id).cloned())
+        match (held.keys.get(id), &held.failed) {
+            (Some(key), _) => Ok(Some(key.clone())),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn client(&self) -> Result<&reqwest::Client, reqwest::Error> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(5))
+            .timeout(Duration::from_secs(10))
+            .redirect(reqwest::redirect::Policy::none())
+            // threads have runtimes of their own; a connection belongs to one of them
+            .pool_max_idle_per_host(0)
+            .user_agent(concat!("forgeyard/", env!("CARGO_PKG_VERSION")))
+            .build()?;
+        Ok(self.client.get_or_init(|| client))
     }
 
     async fn fetch(&self, url: &str) -> Result<BTreeMap<String, RsaKey>, KeyError> {
         let failed = |reason: String| KeyError::Fetch { url: url.to_owned(), reason };
-        let client = match self.client.get() {
-            Some(client) => client,
-            None => {
-                let _ = rustls::crypto::ring::default_provider().install_default();
-                let client = reqwest::Client::builder()
-                    .connect_timeout(Duration::from_secs(5))
-                    .timeout(Duration::from_secs(10))
-                    .redirect(reqwest::redirect::Policy::none())
-                    // threads have runtimes of their own; a connection belongs to one of them
-                    .pool_max_idle_per_host(0)
-                    .user_agent(concat!("forgeyard/", env!("CARGO_PKG_VERSION")))
-                    .build()
-                    .map_err(|error| failed(error.to_string()))?;
-                self.client.get_or_init(|| client)
-            }
-        };
-        let mut answer = client.get(url).send().await.map_err(|error| failed(error.to_string()))?;
+        let because = |error: reqwest::Error| failed(error.without_url().to_string());
+        let mut answer = self.client().map_err(because)?.get(url).send().await.map_err(because)?;
         if !answer.status().is_success() {
             return Err(failed(format!("it answers {}", answer.status())));
         }
         let mut body = Vec::new();
-        while let Some(some) = answer.chunk().await.map_err(|error| failed(error.to_string()))? {
+        while let Some(some) = answer.chunk().await.map_err(because)? {
             if body.len() + some.len() > LONGEST {
                 return Err(failed("its answer is too long".to_owned()));
             }
