@@ -55,7 +55,12 @@ pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
     }
 }
 
-pub(crate) fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surface) -> Rc<Access> {
+pub(crate) fn access(
+    thread: &Thread,
+    head: &Head,
+    scope: Option<&ScopePath>,
+    surface: Surface,
+) -> Rc<Access> {
     let core = &thread.core;
     let (now, generation) = ((core.clock)(), core.generation());
     let mut key = head.authorization.clone();

@@ -151,7 +151,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
         } else if name.eq_ignore_ascii_case("content-type") {
             head.content_type = text().to_ascii_lowercase();
         } else if name.eq_ignore_ascii_case("host") {
-            let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']' | b'_');
+            let plain =
+                |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']' | b'_');
             head.host = Some(text()).filter(|host| host.bytes().all(plain)).unwrap_or_default().to_owned();
         } else if name.eq_ignore_ascii_case("x-forwarded-proto") {
             head.secure = text().eq_ignore_ascii_case("https");

@@ -196,7 +196,9 @@ mod tests {
         let public = key().verifying_key();
         let jwt = mint_jwt(&claims(), &key()).unwrap().expose().to_owned();
         let rest = jwt.split_once('.').unwrap().1;
-        for header in [r#"{"alg":"none"}"#, r#"{"alg":"HS256","typ":"JWT"}"#, r#"{"typ":"JWT","alg":"EdDSA"}"#] {
+        for header in
+            [r#"{"alg":"none"}"#, r#"{"alg":"HS256","typ":"JWT"}"#, r#"{"typ":"JWT","alg":"EdDSA"}"#]
+        {
             let forged = format!("{}.{rest}", URL_SAFE_NO_PAD.encode(header));
             assert_eq!(read(&forged, |_| Some(&public)), Err(TokenError::Form));
         }

@@ -18,9 +18,7 @@ use std::process::{Command, Output};
 use support::{Client, runtime_token, service, token};
 
 fn clients() -> PathBuf {
-    PathBuf::from(
-        std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned()),
-    )
+    PathBuf::from(std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned()))
 }
 
 /// Node with the clients, and a folder from which our scripts find them.
@@ -48,7 +46,14 @@ impl Node {
         Some(Self { program, folder })
     }
 
-    fn run(&self, script: &str, workspace: &Path, address: SocketAddr, token: &str, arguments: &[&str]) -> Output {
+    fn run(
+        &self,
+        script: &str,
+        workspace: &Path,
+        address: SocketAddr,
+        token: &str,
+        arguments: &[&str],
+    ) -> Output {
         let temporary = self.folder.path().join("temporary");
         fs_err::create_dir_all(&temporary).unwrap();
         let mut command = Command::new(&self.program);
@@ -192,12 +197,17 @@ fn sccache_2330_version_1_is_refused_in_words_and_the_step_goes_on() {
     let main = runtime_token("p/main", Access::Write);
     let mut command = Command::new(&node.program);
     command.current_dir(made.path()).arg(node.folder.path().join("cache.mjs")).args(["restore", "k", "out"]);
-    command.env("ACTIONS_CACHE_URL", format!("http://{}/", running.address)).env("ACTIONS_RUNTIME_TOKEN", &main);
+    command
+        .env("ACTIONS_CACHE_URL", format!("http://{}/", running.address))
+        .env("ACTIONS_RUNTIME_TOKEN", &main);
     command.env_remove("ACTIONS_CACHE_SERVICE_V2").env("RUNNER_TEMP", node.folder.path());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("RESULT null"), "{said}");
-    assert!(said.contains("this cache speaks version 2") && said.contains("ACTIONS_CACHE_SERVICE_V2=true"), "{said}");
+    assert!(
+        said.contains("this cache speaks version 2") && said.contains("ACTIONS_CACHE_SERVICE_V2=true"),
+        "{said}"
+    );
     running.stop().unwrap();
 }
 
@@ -232,7 +242,8 @@ fn official_artifact_client_uploads_lists_downloads_and_deletes_within_its_run()
     artifact(empty.path(), &main, &["download", "report 1.txt", "raw"]);
     assert_eq!(fs_err::read(empty.path().join("raw/report 1.txt")).unwrap(), b"fine");
     // the name is taken until it is deleted
-    let failed = node.run("artifact.mjs", made.path(), running.address, &main, &["upload", "objects", "out/file"]);
+    let failed =
+        node.run("artifact.mjs", made.path(), running.address, &main, &["upload", "objects", "out/file"]);
     let said = String::from_utf8_lossy(&failed.stdout).into_owned();
     assert!(!failed.status.success() && said.contains("already exists in this run"), "{said}");
     let (result, said) = artifact(made.path(), &main, &["delete", "objects"]);
@@ -251,7 +262,14 @@ fn good(output: &Output, what: &str) -> String {
 }
 
 /// Builds three files of C and three of Rust with a server of sccache of its own; answers with its statistics.
-fn sccache_build(sccache: &Path, tree: &Path, running: &Running, path: &str, token: &str, only: &[usize]) -> String {
+fn sccache_build(
+    sccache: &Path,
+    tree: &Path,
+    running: &Running,
+    path: &str,
+    token: &str,
+    only: &[usize],
+) -> String {
     let run = tempfile::tempdir().unwrap();
     let command = || {
         let mut command = Command::new(sccache);
@@ -302,7 +320,8 @@ fn falcondev_164_sccache_builds_over_githubs_protocol_cold_warm_as_a_fork_and_as
     }
     let running = service(folder.path());
     let mut client = Client::new(running.address);
-    let build = |token: &str, only: &[usize]| sccache_build(&sccache, tree.path(), &running, path, token, only);
+    let build =
+        |token: &str, only: &[usize]| sccache_build(&sccache, tree.path(), &running, path, token, only);
     let (main, fork) = (runtime_token("p/main", Access::Write), runtime_token("p/pr/7", Access::Write));
     let cold = build(&main, &[0, 1, 2]);
     let counts = counted(&mut client, "p/main");

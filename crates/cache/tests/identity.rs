@@ -65,7 +65,10 @@ impl Simulated {
                 }).collect();
                 let body = json!({ "keys": all }).to_string();
                 let status = if *alive.lock().unwrap() { "200 OK" } else { "500 Internal Server Error" };
-                let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let head = format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
                 let _ = stream.write_all((head + &body).as_bytes());
             }
         });
@@ -171,7 +174,10 @@ fn push_to_the_protected_default_branch_writes_main_and_a_pull_request_writes_it
     let main = cache.given(&simulated.sign("first", "first", &simulated.push("1")));
     assert_eq!((main.scope.as_str(), main.access), ("p/main", Access::Write));
     assert_eq!(main.expires_at, Timestamp::from_micros(NOW + 7200 * 1_000_000));
-    let fork = with(simulated.push("2"), json!({"event_name": "pull_request", "ref": "refs/pull/9/merge", "ref_protected": "false"}));
+    let fork = with(
+        simulated.push("2"),
+        json!({"event_name": "pull_request", "ref": "refs/pull/9/merge", "ref_protected": "false"}),
+    );
     let fork = cache.given(&simulated.sign("first", "first", &fork));
     assert_eq!((fork.scope.as_str(), fork.access), ("p/pr/9", Access::Write));
     let client = &mut cache.client;
@@ -288,16 +294,24 @@ fn runtime_token_of_a_fork_is_exchanged_when_that_is_declared_and_clamped_to_its
         json!({"iss": simulated.url, "exp": now + 3600, "repository_id": "100", "ac": scopes.to_string(),
             "scp": "Actions.Results:a:b", "run_id": "4711"})
     };
-    let fork = ac(json!([{"Scope": "refs/pull/9/merge", "Permission": 3}, {"Scope": "refs/heads/main", "Permission": 1}]));
+    let fork = ac(
+        json!([{"Scope": "refs/pull/9/merge", "Permission": 3}, {"Scope": "refs/heads/main", "Permission": 1}]),
+    );
     let fork = simulated.sign("first", "first", &fork);
     let mut cache = Cache::start(vec![issuer(IssuerKind::Github, &simulated)]);
     cache.refused(&fork, "exchange.token", "audience");
     cache.running.stop().unwrap();
-    let mut cache =
-        Cache::start(vec![issuer(IssuerKind::GithubRuntime, &simulated), issuer(IssuerKind::Github, &simulated)]);
+    let mut cache = Cache::start(vec![
+        issuer(IssuerKind::GithubRuntime, &simulated),
+        issuer(IssuerKind::Github, &simulated),
+    ]);
     let given = cache.given(&fork);
     assert_eq!((given.scope.as_str(), given.access), ("p/pr/9", Access::Write));
     cache.refused(&fork, "exchange.replay", "before");
+    // identity tokens go on as before, and one for another audience is none because runtime tokens are declared
+    assert_eq!(cache.given(&simulated.sign("first", "first", &simulated.push("1"))).access, Access::Write);
+    let other = with(simulated.push("2"), json!({"aud": "https://other.example"}));
+    cache.refused(&simulated.sign("first", "first", &other), "exchange.token", "audience");
     let main = ac(json!([{"Scope": "refs/heads/main", "Permission": 3}]));
     let given = cache.given(&simulated.sign("first", "first", &main));
     assert_eq!((given.scope.as_str(), given.access), ("p/main", Access::Read), "main is never given for it");

@@ -145,7 +145,8 @@ mod tests {
 
     /// A frame by the format's description: one raw block, one repeated, without a checksum.
     fn frame(content: &[u8]) -> Vec<u8> {
-        let header = |last: u32, kind: u32, size: u32| (last | kind << 1 | size << 3).to_le_bytes()[..3].to_vec();
+        let header =
+            |last: u32, kind: u32, size: u32| (last | kind << 1 | size << 3).to_le_bytes()[..3].to_vec();
         [
             &ZSTD.to_le_bytes()[..],
             &[0x00, 0x58],
@@ -159,7 +160,8 @@ mod tests {
 
     #[test]
     fn cut_off_frames_are_told_from_whole_ones() {
-        let whole = [frame(b"some content"), frame(b""), [0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 1, 1].to_vec()].concat();
+        let whole = [frame(b"some content"), frame(b""), [0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 1, 1].to_vec()]
+            .concat();
         assert!(walk(&whole, 1) && walk(&whole, 7) && walk(&whole, 1000));
         let first = frame(b"some content").len();
         let second = first + frame(b"").len();

@@ -7,8 +7,9 @@ use super::archive;
 use super::caches::{object, settle};
 use super::catalog::Artifact;
 use super::messages::{
-    ArtifactRequest, ArtifactResponse, CreateArtifactRequest, CreateArtifactResponse, FinalizeArtifactRequest,
-    GetSignedArtifactUrlResponse, ListArtifactsRequest, ListArtifactsResponse, ListedArtifact, Time,
+    ArtifactRequest, ArtifactResponse, CreateArtifactRequest, CreateArtifactResponse,
+    FinalizeArtifactRequest, GetSignedArtifactUrlResponse, ListArtifactsRequest, ListArtifactsResponse,
+    ListedArtifact, Time,
 };
 use super::signed::Right;
 use super::twirp::{Code, TwirpError};
@@ -78,7 +79,10 @@ pub(super) fn create(
     writer(asked)?;
     check(&request.name)?;
     if !(4..=9).contains(&request.version) {
-        return Err(TwirpError::new(Code::InvalidArgument, "this service speaks version 4 to 7 of artifacts"));
+        return Err(TwirpError::new(
+            Code::InvalidArgument,
+            "this service speaks version 4 to 7 of artifacts",
+        ));
     }
     let github = &asked.core.github;
     if let Some(before) = github.catalog.artifact(scope, &ids.run, &request.name)
@@ -230,8 +234,8 @@ pub(super) fn url(
 }
 
 pub(super) fn delete(asked: &Asked, request: &ArtifactRequest) -> Result<ArtifactResponse, TwirpError> {
-    writer(asked)?;
     let artifact = named(asked, request)?;
+    writer(asked)?;
     let name = name(&artifact.scope, &artifact.run, &artifact.name);
     asked.core.store.remove(&name).map_err(|error| unavailable(&error))?;
     asked.core.github.catalog.drop_artifact(&artifact).map_err(|error| unavailable(&error))?;

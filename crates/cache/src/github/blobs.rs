@@ -105,7 +105,8 @@ async fn commit(
     };
     let shared = Arc::clone(core);
     let sync = core.store.durability() == Durability::Group;
-    let assembled = tokio::task::spawn_blocking(move || assemble(blocks, || shared.store.spool(), sync)).await;
+    let assembled =
+        tokio::task::spawn_blocking(move || assemble(blocks, || shared.store.spool(), sync)).await;
     match assembled.unwrap_or(Err(StoreError::Broken)) {
         Ok(content) => {
             let tag = content.digest();
@@ -177,7 +178,8 @@ fn object_parts(object: &str) -> Option<(NameHash, Digest, String)> {
     let name = parts.next().filter(|name| name.len() == 32)?;
     let name = NameHash(u128::from_str_radix(name, 16).ok()?);
     let digest = Digest::from_hex(parts.next()?).ok()?;
-    let mime = parts.next().map_or_else(|| "application/octet-stream".to_owned(), |mime| mime.replace('~', "/"));
+    let mime =
+        parts.next().map_or_else(|| "application/octet-stream".to_owned(), |mime| mime.replace('~', "/"));
     Some((name, digest, mime))
 }
 

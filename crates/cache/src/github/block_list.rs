@@ -51,11 +51,9 @@ pub fn read(bytes: &[u8]) -> Result<Vec<String>, ListError> {
 
 /// One element. All three kinds mean the block that was put under this id: nothing is committed before the list.
 fn element(text: &str) -> Option<(&str, &str)> {
-    for (open, close) in [
-        ("<Latest>", "</Latest>"),
-        ("<Uncommitted>", "</Uncommitted>"),
-        ("<Committed>", "</Committed>"),
-    ] {
+    for (open, close) in
+        [("<Latest>", "</Latest>"), ("<Uncommitted>", "</Uncommitted>"), ("<Committed>", "</Committed>")]
+    {
         let Some(rest) = text.strip_prefix(open) else { continue };
         let (id, after) = rest.split_once(close)?;
         return is_id(id.trim()).then_some((id.trim(), after));

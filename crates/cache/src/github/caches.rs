@@ -107,7 +107,8 @@ pub(super) async fn finalize(
     }
     let size = ready.content.size();
     let sccache = version.starts_with("sccache-v") && !key.ends_with(".sccache_check");
-    let settled = settle(&asked.core, &name, ready.content, &asked.by, move |content| sound(sccache, content));
+    let settled =
+        settle(&asked.core, &name, ready.content, &asked.by, move |content| sound(sccache, content));
     let outcome = match settled.await {
         Ok((outcome, _)) => outcome,
         Err(error) => return Err(error.answer(asked, &name)),
@@ -155,9 +156,8 @@ pub(super) fn look(
                 }
             }
         };
-        let beginning = |prefix: &String| {
-            core.github.catalog.newest(scope, version, prefix, |key| there(key).is_some())
-        };
+        let beginning =
+            |prefix: &String| core.github.catalog.newest(scope, version, prefix, |key| there(key).is_some());
         let found = there(key).map(|found| (key.clone(), found)).or_else(|| {
             let matched_key = std::iter::once(key).chain(restore_keys).find_map(beginning)?;
             there(&matched_key).map(|found| (matched_key, found))

@@ -314,8 +314,7 @@ fn read_time(text: &str) -> Option<Time> {
     let year = if month <= 2 { year - 1 } else { year };
     let of_era = year.rem_euclid(400);
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days =
-        year.div_euclid(400) * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let days = year.div_euclid(400) * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
     Some(Time { seconds: days * 86_400 + hour * 3600 + minute * 60 + second, nanos: nanos as i32 })
 }
 
@@ -401,7 +400,9 @@ mod tests {
         for (text, seconds) in [("1970-01-01T00:00:00Z", 0), ("2000-02-29T23:59:59Z", 951_868_799)] {
             assert_eq!(Time::try_from(text.to_owned()), Ok(Time { seconds, nanos: 0 }));
         }
-        for wrong in ["", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01T00:00:00.Zé", "é-1-1T1:1:1Z"] {
+        for wrong in
+            ["", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01T00:00:00.Zé", "é-1-1T1:1:1Z"]
+        {
             assert!(Time::try_from(wrong.to_owned()).is_err(), "{wrong}");
         }
     }

@@ -200,7 +200,11 @@ mod tests {
         assert_eq!(path, "/-/github/ab12/a%20b%2F..zip");
         assert_eq!(signer.check(Method::Put, &path, &query, NOW), Ok(allowed()));
         let more = format!("comp=block&blockid=YQ%3D%3D&{query}");
-        assert_eq!(signer.check(Method::Put, &path, &more, NOW), Ok(allowed()), "Azure's clients add parameters");
+        assert_eq!(
+            signer.check(Method::Put, &path, &more, NOW),
+            Ok(allowed()),
+            "Azure's clients add parameters"
+        );
         assert_eq!(signer.check(Method::Get, &path, &query, NOW), Err(UrlError::Method));
         let late = Timestamp::from_micros(2_000_000_000);
         assert_eq!(signer.check(Method::Put, &path, &query, late), Err(UrlError::Expired));
@@ -220,7 +224,11 @@ mod tests {
             (path.clone(), query.replace("sl=99", "sl=099")),
         ];
         for (path, query) in changed.iter().take(5) {
-            assert_eq!(signer.check(Method::Put, path, query, NOW), Err(UrlError::Signature), "{path}?{query}");
+            assert_eq!(
+                signer.check(Method::Put, path, query, NOW),
+                Err(UrlError::Signature),
+                "{path}?{query}"
+            );
         }
         let (path, query) = parts(&Signer::new(&[8; 32]).sign("http://h", &allowed(), None));
         assert_eq!(signer.check(Method::Put, &path, &query, NOW), Err(UrlError::Signature));

@@ -107,10 +107,15 @@ impl Coding {
     pub fn read<M: prost::Message + Default + DeserializeOwned>(self, bytes: &[u8]) -> Result<M, TwirpError> {
         match self {
             Coding::Json if bytes.is_empty() => Ok(M::default()),
-            Coding::Json => serde_json::from_slice(bytes)
-                .map_err(|error| TwirpError::new(Code::Malformed, format!("the message is not the JSON of this call: {error}"))),
-            Coding::Protobuf => M::decode(bytes)
-                .map_err(|error| TwirpError::new(Code::Malformed, format!("the message is not the protobuf of this call: {error}"))),
+            Coding::Json => serde_json::from_slice(bytes).map_err(|error| {
+                TwirpError::new(Code::Malformed, format!("the message is not the JSON of this call: {error}"))
+            }),
+            Coding::Protobuf => M::decode(bytes).map_err(|error| {
+                TwirpError::new(
+                    Code::Malformed,
+                    format!("the message is not the protobuf of this call: {error}"),
+                )
+            }),
         }
     }
 

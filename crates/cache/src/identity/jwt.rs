@@ -115,7 +115,8 @@ impl<'a> Unverified<'a> {
         let now = now.as_micros().div_euclid(1_000_000);
         let time = |name: &str| claims.0.get(name).map(|value| value.as_i64().ok_or(JwtError::Time));
         let end = time("exp").ok_or(JwtError::Time)??;
-        let begun = |at: Option<Result<i64, JwtError>>| at.transpose().map(|at| at.is_none_or(|at| at <= now + SKEW));
+        let begun =
+            |at: Option<Result<i64, JwtError>>| at.transpose().map(|at| at.is_none_or(|at| at <= now + SKEW));
         if end <= now - SKEW || end > now + LONGEST_LIFE || !begun(time("nbf"))? || !begun(time("iat"))? {
             return Err(JwtError::Time);
         }

@@ -25,7 +25,7 @@ use ed25519_dalek::SigningKey;
 use forgeyard_model::{Digest, Secret, Timestamp};
 use jwt::{JwtError, Unverified};
 use keys::{KeyError, Keys};
-use policy::{Issuer, Refused};
+use policy::{Issuer, IssuerKind, Refused};
 use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -147,11 +147,17 @@ impl Denied {
         match self {
             Denied::Off => "declare the issuer in [[cache.issuers]]",
             Denied::None => "send {\"token\": …} or Authorization: Bearer",
-            Denied::Issuer => "compare the issuer of the token with [[cache.issuers]]: it has to be the same, byte by byte",
+            Denied::Issuer => {
+                "compare the issuer of the token with [[cache.issuers]]: it has to be the same, byte by byte"
+            }
             Denied::Token(_) => "ask the forge for a new token, with the audience of this cache",
-            Denied::Refused(_) => "declare the numeric ids of the project and its owner in [[cache.issuers.projects]]",
+            Denied::Refused(_) => {
+                "declare the numeric ids of the project and its owner in [[cache.issuers.projects]]"
+            }
             Denied::Replay => "ask the forge for a new token: each is exchanged once",
-            Denied::Busy | Denied::Keys(_) | Denied::Mint => "try again; without a token, public scopes can be read",
+            Denied::Busy | Denied::Keys(_) | Denied::Mint => {
+                "try again; without a token, public scopes can be read"
+            }
         }
     }
 }
@@ -182,7 +188,8 @@ pub(crate) async fn answer(thread: &Thread, conn: &mut Connection, head: &Head) 
 
 async fn exchange(core: &Core, head: &Head, body: &[u8]) -> Result<Given, Denied> {
     let (authority, now) = (core.authority(), (core.clock)());
-    let minter = core.exchange.minter.as_ref().filter(|_| !authority.issuers().is_empty()).ok_or(Denied::Off)?;
+    let minter =
+        core.exchange.minter.as_ref().filter(|_| !authority.issuers().is_empty()).ok_or(Denied::Off)?;
     let foreign = match serde_json::from_slice::<Request>(body) {
         Ok(request) => Secret::new(request.token),
         Err(_) => Secret::new(crate::authority::token_in(&head.authorization).ok_or(Denied::None)?),
@@ -217,7 +224,12 @@ async fn believe(
 ) -> Result<jwt::Claims, Denied> {
     let key = core.exchange.keys.key(&issuer.key_url(), &unverified.key, now).await.map_err(Denied::Keys)?;
     let key = key.ok_or(JwtError::Key)?;
-    Ok(unverified.clone().verify(&key, &issuer.issuer, issuer.audience.as_deref(), now)?)
+    let claims = unverified.clone().verify(&key, &issuer.issuer, issuer.audience.as_deref(), now)?;
+    if issuer.kind == IssuerKind::GithubRuntime && claims.text("ac").is_empty() {
+        // an identity token, made for whatever audience: not for here
+        return Err(JwtError::Audience.into());
+    }
+    Ok(claims)
 }
 
 fn mint(

@@ -94,7 +94,9 @@ impl Issuer {
         let url = self.key_url();
         let loopback = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"];
         if !url.starts_with("https://") && !loopback.iter().any(|begin| url.starts_with(begin)) {
-            return Some(format!("its keys are fetched from `{url}`, which is neither https nor this machine"));
+            return Some(format!(
+                "its keys are fetched from `{url}`, which is neither https nor this machine"
+            ));
         }
         if self.kind != IssuerKind::GithubRuntime && self.audience.as_deref().is_none_or(str::is_empty) {
             return Some("it has no audience, so tokens made for anybody else would do".to_owned());
@@ -157,8 +159,7 @@ pub fn decide(issuer: &Issuer, claims: &Claims) -> Result<Decision, Refused> {
     let forge = if issuer.kind == IssuerKind::Gitlab { "gitlab" } else { "github" };
     let number = |name: &str| claims.number(name).map_or_else(String::new, |number| number.to_string());
     let job = number(job);
-    let principal =
-        if job.is_empty() { format!("{forge}/{id}") } else { format!("{forge}/{id}/{job}") };
+    let principal = if job.is_empty() { format!("{forge}/{id}") } else { format!("{forge}/{id}/{job}") };
     let run = format!("{}.{}", number(run), claims.number("run_attempt").unwrap_or(1));
     Ok(Decision { scope, access, principal, run, reason })
 }
@@ -190,7 +191,10 @@ fn github(project: &Project, claims: &Claims) -> Given {
             Some(scope) => (scope, Access::Write, "a pull request writes its own scope"),
             None => reads(project, "the reference is not that of a pull request"),
         },
-        _ => reads(project, "this event may run on what somebody else wrote, with the rights of the base branch"),
+        _ => reads(
+            project,
+            "this event may run on what somebody else wrote, with the rights of the base branch",
+        ),
     }
 }
 
@@ -287,8 +291,18 @@ mod tests {
     fn pull_request_writes_its_own_scope_and_no_other() {
         let pull = github("pull_request", "refs/pull/7/merge", "false");
         assert_eq!(pull, Some(("p/pr/7".to_owned(), Access::Write)));
-        for wrong in ["refs/pull/../merge", "refs/pull/7/../8/merge", "refs/pull/7", "refs/heads/main", "refs/pull//merge"] {
-            assert_eq!(github("pull_request", wrong, "true"), Some(("p/main".to_owned(), Access::Read)), "{wrong}");
+        for wrong in [
+            "refs/pull/../merge",
+            "refs/pull/7/../8/merge",
+            "refs/pull/7",
+            "refs/heads/main",
+            "refs/pull//merge",
+        ] {
+            assert_eq!(
+                github("pull_request", wrong, "true"),
+                Some(("p/main".to_owned(), Access::Read)),
+                "{wrong}"
+            );
         }
     }
 
@@ -307,20 +321,28 @@ mod tests {
     #[test]
     fn gitlab_is_decided_by_source_and_protection() {
         let of = |source: &str, kind: &str, reference: &str, path: &str| {
-            given(IssuerKind::Gitlab, json!({"project_id": "100", "namespace_id": "7", "pipeline_source": source,
-                "ref_type": kind, "ref": reference, "ref_path": path, "ref_protected": "true"}))
+            given(
+                IssuerKind::Gitlab,
+                json!({"project_id": "100", "namespace_id": "7", "pipeline_source": source,
+                "ref_type": kind, "ref": reference, "ref_path": path, "ref_protected": "true"}),
+            )
         };
         assert_eq!(of("push", "branch", "main", ""), Some(("p/main".to_owned(), Access::Write)));
         assert_eq!(of("push", "tag", "main", ""), Some(("p/main".to_owned(), Access::Read)));
         assert_eq!(of("trigger", "branch", "main", ""), Some(("p/main".to_owned(), Access::Read)));
         let merge = of("merge_request_event", "branch", "main", "refs/merge-requests/3/head");
         assert_eq!(merge, Some(("p/pr/3".to_owned(), Access::Write)));
-        assert_eq!(of("merge_request_event", "branch", "main", "refs/heads/main"), Some(("p/main".to_owned(), Access::Read)));
+        assert_eq!(
+            of("merge_request_event", "branch", "main", "refs/heads/main"),
+            Some(("p/main".to_owned(), Access::Read))
+        );
     }
 
     #[test]
     fn runtime_token_never_writes_more_than_one_pull_request() {
-        let of = |ac: Value| given(IssuerKind::GithubRuntime, json!({"repository_id": "100", "ac": ac.to_string()}));
+        let of = |ac: Value| {
+            given(IssuerKind::GithubRuntime, json!({"repository_id": "100", "ac": ac.to_string()}))
+        };
         let fork = json!([{"Scope": "refs/pull/7/merge", "Permission": 3}, {"Scope": "refs/heads/main", "Permission": 1}]);
         assert_eq!(of(fork), Some(("p/pr/7".to_owned(), Access::Write)));
         let read = Some(("p/main".to_owned(), Access::Read));
