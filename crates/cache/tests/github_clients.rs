@@ -186,6 +186,42 @@ fn official_cache_client_uploads_a_large_archive_in_blocks() {
     running.stop().unwrap();
 }
 
+/// What the documentation says of GitHub's own runner: its environment, as it sets it for an action, with our file loaded by
+/// `NODE_OPTIONS`. The runner program itself is *not* run here: it cannot be installed.
+#[test]
+fn action_in_the_environment_of_githubs_runner_is_sent_to_the_farm_by_a_setting_of_node() {
+    let Some(node) = Node::find() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let running = service(folder.path());
+    let made = workspace(b"some object files");
+    let main = runtime_token("p/main", Access::Write);
+    let preloaded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/runner/forgeyard-cache.cjs");
+    let action = |script: &str, arguments: &[&str], repository: &str, artifacts: &str| {
+        let mut command = Command::new(&node.program);
+        command.current_dir(made.path()).arg(node.folder.path().join(script)).args(arguments);
+        // nobody listens there: what is not redirected fails
+        command
+            .env("ACTIONS_RESULTS_URL", "http://127.0.0.1:9/")
+            .env("ACTIONS_RUNTIME_TOKEN", "eyJ.of.github");
+        command.env("ACTIONS_CACHE_SERVICE_V2", "true").env("GITHUB_ACTION_REPOSITORY", repository);
+        command.env("GITHUB_WORKSPACE", made.path()).env("RUNNER_TEMP", node.folder.path());
+        command.env("NODE_OPTIONS", format!("--require={}", preloaded.display()));
+        command.env("FORGEYARD_CACHE_URL", format!("http://{}/", running.address));
+        command.env("FORGEYARD_CACHE_TOKEN", &main).env("FORGEYARD_ARTIFACTS", artifacts);
+        let output = command.output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let said = action("cache.mjs", &["save", "k", "out"], "actions/cache", "");
+    assert!(said.contains("RESULT ") && !said.contains("RESULT -1"), "{said}");
+    let said = action("cache.mjs", &["restore", "k", "out"], "actions/cache", "");
+    assert!(said.contains("RESULT \"k\""), "{said}");
+    let said = action("artifact.mjs", &["list"], "actions/download-artifact", "1");
+    assert!(said.contains("RESULT {\"artifacts\":[]}"), "{said}");
+    let said = action("artifact.mjs", &["list"], "actions/download-artifact", "");
+    assert!(said.contains("FAILED"), "artifacts stay at GitHub: {said}");
+    running.stop().unwrap();
+}
+
 /// mozilla/sccache#2330: when version 1 ended, clients that spoke it failed without a word. Here the client prints why, and
 /// the step goes on.
 #[test]

@@ -112,7 +112,10 @@ async fn commit(
             let tag = content.digest();
             match uploads.whole(id, content, Some(digest), (core.clock)()) {
                 Ok(()) => created(conn, head, id, Some(tag)).await,
-                Err(error) => refuse(error),
+                Err(error) => {
+                    uploads.abandon(id);
+                    refuse(error)
+                }
             }
         }
         Err(error) => {

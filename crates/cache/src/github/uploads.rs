@@ -241,6 +241,9 @@ impl Uploads {
     ) -> Result<(), UploadError> {
         let mut inner = self.inner();
         let (size, memory) = (content.size(), content.in_memory());
+        if inner.pending.saturating_add(size) > self.most_pending {
+            return Err(UploadError::Space);
+        }
         let upload = inner.by_id.get_mut(id).ok_or(UploadError::Unknown)?;
         upload.touched = now;
         if upload.committed.is_some() || upload.busy {
@@ -263,7 +266,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// A whole blob came in.
+    /// A whole blob came in, or was put together from the blocks of this list.
     pub(crate) fn whole(
         &self,
         id: &str,
@@ -273,8 +276,14 @@ impl Uploads {
     ) -> Result<(), UploadError> {
         let mut inner = self.inner();
         let (size, memory) = (content.size(), content.in_memory());
+        if inner.pending.saturating_add(size) > self.most_pending {
+            return Err(UploadError::Space);
+        }
         let upload = inner.by_id.get_mut(id).ok_or(UploadError::Unknown)?;
         upload.touched = now;
+        if list.is_none() && upload.busy {
+            return Err(UploadError::Taken);
+        }
         upload.busy = false;
         let before = upload.committed.replace((content, list)).map(|(before, _)| before);
         upload.bytes = size;
