@@ -5,11 +5,13 @@
 
 mod support;
 
+use forgeyard_cache::authority::Snapshot;
 use forgeyard_cache::github::Backend;
 use forgeyard_cache::github::messages::{
     CreateCacheEntryRequest, CreateCacheEntryResponse, GetCacheEntryDownloadUrlRequest,
     GetCacheEntryDownloadUrlResponse,
 };
+use forgeyard_cache::scope::ScopeRule;
 use forgeyard_cache::service::{Options, Running, start};
 use forgeyard_cache::store::log::Durability;
 use forgeyard_cache::token::Access;
@@ -25,6 +27,12 @@ const ARTIFACT: &str = "/twirp/github.actions.results.api.v1.ArtifactService";
 /// Of the official client's form.
 const VERSION: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
+/// Beside the usual scopes, one with a quota of 1 MiB.
+fn scopes(snapshot: &mut Snapshot) {
+    let small = ScopeRule { quota_mib: Some(1), ..ScopeRule::new("small".parse().unwrap()) };
+    snapshot.scopes.push(small);
+}
+
 struct Cache {
     running: Option<Running>,
     client: Client,
@@ -36,7 +44,6 @@ struct Cache {
 impl Cache {
     fn start(durability: Durability) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        write_authority(&folder.path().join("authority.json"), |_| {});
         let now = Arc::new(AtomicI64::new(NOW));
         let running = Self::run(&folder, &now, durability);
         let client = Client::new(running.address);
@@ -47,7 +54,9 @@ impl Cache {
         let clock = Arc::clone(now);
         let clock: forgeyard_cache::store::Clock =
             Arc::new(move || Timestamp::from_micros(clock.load(Ordering::SeqCst)));
-        start(Options { clock, ..options(folder.path(), durability) }).unwrap()
+        let options = options(folder.path(), durability);
+        write_authority(&options.authority, scopes);
+        start(Options { clock, ..options }).unwrap()
     }
 
     fn restart(&mut self) {
@@ -489,4 +498,51 @@ fn entry_that_was_purged_is_a_miss_by_key_by_beginning_and_by_url() {
     cache.save(&main, "linux-1", b"good");
     let found = cache.look(&main, "linux-", &[]);
     assert_eq!(cache.content(&found), b"good");
+}
+
+/// mozilla/sccache#2566, node#61436: GitHub's own service answers 429 after 200 uploads a minute, which a build of one entry
+/// for each object file reaches at once.
+#[test]
+fn sccache_2566_five_hundred_uploads_within_a_minute_are_all_taken() {
+    let mut cache = Cache::start(Durability::PageCache);
+    let (main, _) = main_and_fork();
+    for number in 0..500 {
+        cache.save(&main, &format!("sccache/a/b/c/{number:04}"), format!("object {number}").as_bytes());
+    }
+    let found = cache.look(&main, "sccache/a/b/c/0499", &[]);
+    assert_eq!(cache.content(&found), b"object 499");
+}
+
+/// ROCm/rocm-cli#353: no client of sccache removes anything, so a store without limits grows for ever.
+#[test]
+fn rocm_cli_353_scope_is_kept_within_its_quota_and_what_went_is_a_miss() {
+    let mut cache = Cache::start(Durability::PageCache);
+    let small = runtime_token("small", Access::Write);
+    for number in 0..30_u8 {
+        cache.save(&small, &format!("linux-{number:02}"), &vec![number; 100_000]);
+        cache.pass(60);
+    }
+    cache.running.as_ref().unwrap().maintain().unwrap();
+    let admin = support::token("admin", Access::Admin);
+    let stat = cache.client.ask("GET", "/-/admin/stat", Some(&admin), None);
+    let stat: Value = serde_json::from_slice(&stat.body).unwrap();
+    let held = stat["scopes"].as_array().unwrap().iter().find(|scope| scope["scope"] == "small").unwrap();
+    assert!(held["bytes"].as_u64().unwrap() <= 1 << 20, "{held}");
+    assert_eq!(cache.look(&small, "linux-00", &[])["ok"], false, "the one that was used last is gone first");
+    assert_eq!(cache.look(&small, "linux-", &[])["matched_key"], "linux-29");
+}
+
+/// mozilla/sccache#2312: projects that shared a bucket got each other's objects.
+#[test]
+fn sccache_2312_same_key_of_two_projects_is_two_entries() {
+    let mut cache = Cache::start(Durability::PageCache);
+    let (main, _) = main_and_fork();
+    let small = runtime_token("small", Access::Write);
+    cache.save(&main, "k", b"of p");
+    assert_eq!(cache.look(&small, "k", &[])["ok"], false);
+    cache.save(&small, "k", b"of small");
+    for (token, content) in [(&main, &b"of p"[..]), (&small, b"of small")] {
+        let found = cache.look(token, "k", &[]);
+        assert_eq!(cache.content(&found), content);
+    }
 }
