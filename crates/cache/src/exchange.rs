@@ -36,6 +36,33 @@ pub(crate) struct Access {
     pub(crate) counters: Arc<Counters>,
 }
 
+impl Access {
+    /// What this caller may do, decided under the authority of this generation.
+    pub(crate) fn of(
+        core: &Core,
+        caller: &Caller,
+        generation: u64,
+        scope: Option<&ScopePath>,
+        surface: Surface,
+    ) -> Self {
+        let grant = core.authority().grant(caller, scope);
+        let counted = grant.writes.as_ref().or(grant.reads.first());
+        let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
+        let claims = caller.claims.as_ref();
+        Access {
+            generation,
+            expires_at: claims.map(|claims| claims.expires_at),
+            grant,
+            provenance: Provenance {
+                principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
+                run: claims.and_then(|claims| claims.run.clone()),
+                ..Provenance::default()
+            },
+            counters,
+        }
+    }
+}
+
 fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Relaxed);
 }
@@ -74,21 +101,7 @@ pub(crate) fn access(
         return Rc::clone(access);
     }
     let caller = caller(core, head, now);
-    let grant = core.authority().grant(&caller, scope);
-    let counted = grant.writes.as_ref().or(grant.reads.first());
-    let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
-    let claims = caller.claims.as_ref();
-    let access = Rc::new(Access {
-        generation,
-        expires_at: claims.map(|claims| claims.expires_at),
-        grant,
-        provenance: Provenance {
-            principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
-            run: claims.and_then(|claims| claims.run.clone()),
-            ..Provenance::default()
-        },
-        counters,
-    });
+    let access = Rc::new(Access::of(core, &caller, generation, scope, surface));
     let mut met = thread.met.borrow_mut();
     if met.len() >= MET {
         met.clear();

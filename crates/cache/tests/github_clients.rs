@@ -10,11 +10,13 @@ mod support;
 
 use forgeyard_cache::admin::Stat;
 use forgeyard_cache::figures::Counted;
+use forgeyard_cache::identity::policy::IssuerKind;
 use forgeyard_cache::service::Running;
 use forgeyard_cache::token::Access;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use support::issuer::{Simulated, issuer};
 use support::{Client, runtime_token, service, token};
 
 fn clients() -> PathBuf {
@@ -219,6 +221,57 @@ fn action_in_the_environment_of_githubs_runner_is_sent_to_the_farm_by_a_setting_
     assert!(said.contains("RESULT {\"artifacts\":[]}"), "{said}");
     let said = action("artifact.mjs", &["list"], "actions/download-artifact", "");
     assert!(said.contains("FAILED"), "artifacts stay at GitHub: {said}");
+    running.stop().unwrap();
+}
+
+/// The token that GitHub's runner gives to a job of a fork, as a *simulated issuer* makes it, straight from the official
+/// clients: what reaches the cache through a resolver.
+#[test]
+fn runtime_token_of_a_fork_is_believed_as_it_comes_where_that_is_declared() {
+    let Some(node) = Node::find() else { return };
+    let (folder, simulated) = (tempfile::tempdir().unwrap(), Simulated::start());
+    let authority = folder.path().join("authority.json");
+    let running = service(folder.path());
+    let seconds = support::NOW / 1_000_000;
+    let runtime = |permission: u64, ids: &str| {
+        let ac = serde_json::json!([{"Scope": "refs/pull/9/merge", "Permission": permission}, {"Scope": "refs/heads/main", "Permission": 1}]);
+        let claims = serde_json::json!({"iss": simulated.url, "exp": seconds + 3600, "repository_id": "100", "ac": ac.to_string(),
+            "scp": format!("Actions.Other Actions.Results:{ids}")});
+        simulated.sign("first", "first", &claims)
+    };
+    let fork = runtime(3, "ce7f54c7-61c7-4aae-887f-30da475f5f1a:ca395085-040a-526b-2ce8-bdc85f692774");
+    let made = workspace(&noise(100_000));
+    let main = runtime_token("p/main", Access::Write);
+    let (saved, said) = node.result("cache.mjs", made.path(), running.address, &main, &["save", "k", "out"]);
+    assert!(saved.as_i64().is_some_and(|id| id > 0), "{said}");
+    let restore = |token: &str| {
+        let empty = tempfile::tempdir().unwrap();
+        node.result("cache.mjs", empty.path(), running.address, token, &["restore", "k", "out"]).0
+    };
+    assert!(restore(&fork).is_null(), "not declared, so nobody knows it");
+    support::write_authority(&authority, |snapshot| {
+        snapshot.issuers = vec![issuer(IssuerKind::GithubRuntime, &simulated)];
+    });
+    let began = std::time::Instant::now();
+    while restore(&fork).is_null() {
+        assert!(began.elapsed().as_secs() < 60, "the authority was not taken over");
+    }
+    let (saved, said) = node.result("cache.mjs", made.path(), running.address, &fork, &["save", "k2", "out"]);
+    assert!(saved.as_i64().is_some_and(|id| id > 0), "{said}");
+    let mut client = Client::new(running.address);
+    assert_eq!(counted(&mut client, "p/pr/9").writes, 1);
+    assert_eq!(counted(&mut client, "p/main").writes, 1);
+    // artifacts go by GitHub's own ids
+    let artifact = |token: &str, arguments: &[&str]| node.run("artifact.mjs", made.path(), running.address, token, arguments);
+    good(&artifact(&fork, &["upload", "objects", "out/file"]), "uploading");
+    assert!(good(&artifact(&fork, &["list"]), "listing").contains("\"name\":\"objects\""));
+    let other = runtime(3, "00000000-61c7-4aae-887f-30da475f5f1a:ca395085-040a-526b-2ce8-bdc85f692774");
+    assert!(good(&artifact(&other, &["list"]), "listing").contains("RESULT {\"artifacts\":[]}"));
+    // one that may only read does
+    let reader = runtime(1, "ce7f54c7-61c7-4aae-887f-30da475f5f1a:00000000-040a-526b-2ce8-bdc85f692774");
+    assert_eq!(restore(&reader), "k");
+    let (saved, said) = node.result("cache.mjs", made.path(), running.address, &reader, &["save", "k3", "out"]);
+    assert!(saved == -1 && said.contains("this token may read and not write"), "{said}");
     running.stop().unwrap();
 }
 

@@ -34,7 +34,8 @@ fn own<'a>(asked: &'a Asked, run: &str, job: Option<&str>) -> Result<(&'a ScopeP
     let grant = &asked.access.grant;
     let none = || TwirpError::new(Code::Unauthenticated, "artifacts need a token of a job");
     let scope = grant.reads.first().filter(|_| !asked.by.principal.is_empty()).ok_or_else(none)?;
-    let ids = Backend::new(scope, &asked.by.principal, asked.by.run.as_deref());
+    let ours = || Backend::new(scope, &asked.by.principal, asked.by.run.as_deref());
+    let ids = asked.ids.clone().unwrap_or_else(ours);
     if ids.run != run || job.is_some_and(|job| ids.job != job) {
         tracing::warn!(%scope, principal = %asked.by.principal, "a job asked for artifacts of another run or job");
         return Err(TwirpError::new(Code::PermissionDenied, "the run or job is not the one of this token"));

@@ -26,6 +26,7 @@ pub mod signed;
 pub mod twirp;
 mod uploads;
 
+use crate::authority::Caller;
 use crate::connection::{Connection, End, Incoming, Thread};
 use crate::exchange::{self, Access};
 use crate::http::{Head, Method, Wrong};
@@ -100,6 +101,7 @@ pub(crate) struct Asked {
     core: Arc<Core>,
     access: Rc<Access>,
     by: Provenance,
+    ids: Option<Backend>,
     base: String,
     now: Timestamp,
 }
@@ -138,6 +140,16 @@ impl Backend {
             [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
         };
         Self { run: id("run", ""), job: id("job", principal) }
+    }
+
+    /// As the claim `scp` of a runtime token of GitHub has them: `Actions.Results:<run>:<job>` among other words.
+    pub fn read(scp: &str) -> Option<Self> {
+        let ids = scp.split(' ').find_map(|word| word.strip_prefix("Actions.Results:"))?;
+        let (run, job) = ids.split_once(':')?;
+        let plain = |id: &str| {
+            (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        (plain(run) && plain(job)).then(|| Self { run: run.to_owned(), job: job.to_owned() })
     }
 }
 
@@ -255,7 +267,17 @@ async fn call(
         let kinds = "the content type is neither application/json nor application/protobuf";
         return Ok(Err(TwirpError::new(Code::Malformed, kinds)));
     };
-    let access = exchange::access(thread, head, scope, Surface::Github);
+    let (core, now) = (Arc::clone(&thread.core), (thread.core.clock)());
+    let mut access = exchange::access(thread, head, scope, Surface::Github);
+    let mut ids = None;
+    if access.provenance.principal.is_empty()
+        && let Some(token) = crate::authority::token_in(&head.authorization)
+        && let Some(direct) = crate::identity::direct(&core, &token, now).await
+    {
+        let caller = Caller { claims: Some(direct.claims) };
+        access = Rc::new(Access::of(&core, &caller, core.generation(), scope, Surface::Github));
+        ids = direct.ids;
+    }
     let by = Provenance {
         client: head.agent.clone(),
         address: conn.peer.ip().to_string(),
@@ -263,8 +285,7 @@ async fn call(
     };
     let scheme = if head.secure { "https" } else { "http" };
     let base = format!("{scheme}://{}", head.host);
-    let (core, now) = (Arc::clone(&thread.core), (thread.core.clock)());
-    let asked = Asked { core, access, by, base, now };
+    let asked = Asked { core, access, by, ids, base, now };
     let answer = dispatch(&asked, coding, service, method, &body).await;
     Ok(answer.map(|bytes| (coding, bytes)))
 }

@@ -11,6 +11,9 @@
 //! - A token is exchanged once: its `jti`, or its digest where it has none, is remembered until it ends. The memory is
 //!   bounded; when it is full, nothing is exchanged. It does not outlive a restart.
 //! - Keys are fetched once an hour, and once more for a key that is not known, at most every thirty seconds.
+//! - A runtime token of GitHub, where such an issuer is declared, is also believed as it comes, by GitHub's services alone
+//!   ([`crate::github`]) and for what its exchange would give: their clients cannot exchange it. Taking it back is done by
+//!   taking the issuer out of the authority.
 //! - Neither the foreign token nor ours is logged or kept.
 
 pub mod jwt;
@@ -18,6 +21,7 @@ mod keys;
 pub mod policy;
 
 use crate::connection::{Connection, End, Incoming, Thread};
+use crate::github::Backend;
 use crate::http::{Head, Method, Wrong};
 use crate::service::Core;
 use crate::token::{self, Access, Claims};
@@ -49,11 +53,24 @@ pub(crate) struct Exchange {
     minter: Option<Minter>,
     keys: Keys,
     seen: Mutex<HashMap<Digest, i64>>,
+    /// Runtime tokens that were believed, by their digest, under the authority of this generation.
+    believed: Mutex<HashMap<Digest, (u64, Direct)>>,
 }
+
+/// Who holds a runtime token of GitHub that came by itself, without an exchange.
+#[derive(Clone)]
+pub(crate) struct Direct {
+    pub(crate) claims: Claims,
+    /// The ids that the client finds in the token.
+    pub(crate) ids: Option<Backend>,
+}
+
+/// Runtime tokens that are remembered at most.
+const MOST_BELIEVED: usize = 10_000;
 
 impl Exchange {
     pub(crate) fn new(minter: Option<Minter>) -> Self {
-        Self { minter, keys: Keys::default(), seen: Mutex::default() }
+        Self { minter, keys: Keys::default(), seen: Mutex::default(), believed: Mutex::default() }
     }
 
     /// Whether this is the first time; remembers it until `end`, in seconds.
@@ -230,6 +247,57 @@ async fn believe(
         return Err(JwtError::Audience.into());
     }
     Ok(claims)
+}
+
+/// Who holds this runtime token of GitHub, where such an issuer is declared: for the clients under GitHub's own runner that
+/// find the way here through a resolver and cannot exchange it. Checked once, then a look into a map.
+pub(crate) async fn direct(core: &Core, token: &str, now: Timestamp) -> Option<Direct> {
+    let (authority, generation) = (core.authority(), core.generation());
+    let runtime = |issuer: &&Issuer| issuer.kind == IssuerKind::GithubRuntime;
+    if token.starts_with(token::PREFIX) || !authority.issuers().iter().any(|issuer| runtime(&issuer)) {
+        return None;
+    }
+    let key = Digest::of(token.as_bytes());
+    let lock = || core.exchange.believed.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((then, known)) = lock().get(&key)
+        && *then == generation
+        && known.claims.expires_at > now
+    {
+        return Some(known.clone());
+    }
+    let unverified = Unverified::read(token).ok()?;
+    for issuer in authority.issuers().iter().filter(runtime) {
+        if issuer.issuer != unverified.issuer {
+            continue;
+        }
+        let believed = believe(core, issuer, &unverified, now).await;
+        let decided = believed.and_then(|claims| Ok((policy::decide(issuer, &claims)?, claims)));
+        match decided {
+            Ok((policy::Decision { scope, access, principal, run, reason }, claims)) => {
+                tracing::info!(%scope, ?access, %principal, %run, "a runtime token is believed: {reason}");
+                let claims_of_ours = Claims {
+                    id: key.hex(),
+                    key: String::new(),
+                    principal,
+                    scope,
+                    access,
+                    expires_at: Timestamp::from_micros(claims.end().saturating_mul(1_000_000)),
+                    epoch: authority.epoch(),
+                    cold: false,
+                    run: Some(run),
+                };
+                let direct = Direct { claims: claims_of_ours, ids: Backend::read(claims.text("scp")) };
+                let mut all = lock();
+                if all.len() >= MOST_BELIEVED {
+                    all.clear();
+                }
+                all.insert(key, (generation, direct.clone()));
+                return Some(direct);
+            }
+            Err(error) => tracing::info!("a runtime token is not believed: {error}"),
+        }
+    }
+    None
 }
 
 fn mint(

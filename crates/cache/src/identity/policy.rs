@@ -15,6 +15,7 @@
 //! caches were poisoned in 2026.
 
 use super::jwt::Claims;
+use crate::github::Backend;
 use crate::scope::{ScopePath, ScopeTree};
 use crate::token::Access;
 use serde::{Deserialize, Serialize};
@@ -158,9 +159,12 @@ pub fn decide(issuer: &Issuer, claims: &Claims) -> Result<Decision, Refused> {
     };
     let forge = if issuer.kind == IssuerKind::Gitlab { "gitlab" } else { "github" };
     let number = |name: &str| claims.number(name).map_or_else(String::new, |number| number.to_string());
-    let job = number(job);
+    // a runtime token names run and job with other ids
+    let (run, job) = match Backend::read(claims.text("scp")) {
+        Some(ids) if issuer.kind == IssuerKind::GithubRuntime => (ids.run, ids.job),
+        _ => (format!("{}.{}", number(run), claims.number("run_attempt").unwrap_or(1)), number(job)),
+    };
     let principal = if job.is_empty() { format!("{forge}/{id}") } else { format!("{forge}/{id}/{job}") };
-    let run = format!("{}.{}", number(run), claims.number("run_attempt").unwrap_or(1));
     Ok(Decision { scope, access, principal, run, reason })
 }
 
