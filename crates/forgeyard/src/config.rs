@@ -97,6 +97,9 @@ pub struct CacheConfig {
     /// Who reads and writes what.
     #[serde(default)]
     pub scopes: Vec<forgeyard_cache::scope::ScopeRule>,
+    /// Forges whose tokens are exchanged for tokens of the cache.
+    #[serde(default)]
+    pub issuers: Vec<forgeyard_cache::identity::policy::Issuer>,
 }
 
 /// A name that is written here.
