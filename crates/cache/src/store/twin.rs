@@ -78,7 +78,7 @@ impl Store for MemoryStore {
             return Err(StoreError::TooLong("key"));
         }
         let (bytes, large) = match body {
-            Body::Inline(bytes) => (bytes.to_vec(), false),
+            Body::Inline(bytes) | Body::Checked(bytes, _) => (bytes.to_vec(), false),
             Body::Large(finished) => (whole(&finished.open()?)?, true),
         };
         let now = (self.clock)();
