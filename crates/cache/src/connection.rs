@@ -55,8 +55,19 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: Cancell
                 let _ = stream.set_nodelay(true);
                 let thread = Rc::clone(&thread);
                 tokio::task::spawn_local(async move {
+                    let mut connection = Connection::new(stream, peer);
+                    #[cfg(feature = "grpc")]
+                    match connection.prefaced().await {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            let core = Arc::clone(&thread.core);
+                            return crate::grpc::serve(core, connection.stream, connection.buffer, peer)
+                                .await;
+                        }
+                        Err(_) => return,
+                    }
                     // whatever ends a connection early is the client's business, and it asks again
-                    let _ = Connection::new(stream, peer).serve(&thread).await;
+                    let _ = connection.serve(&thread).await;
                 });
             }
             Err(error) => {
@@ -120,6 +131,24 @@ impl Connection {
                 Ok(()) => return Ok(()),
                 Err(End::Wrong(wrong)) => return self.refuse(wrong).await,
                 Err(end) => return Err(end),
+            }
+        }
+    }
+
+    /// Whether the connection begins as HTTP/2 does. Takes no byte.
+    #[cfg(feature = "grpc")]
+    async fn prefaced(&mut self) -> Result<bool, End> {
+        const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        loop {
+            let some = self.buffer.len().min(PREFACE.len());
+            if self.buffer[..some] != PREFACE[..some] {
+                return Ok(false);
+            }
+            if some == PREFACE.len() {
+                return Ok(true);
+            }
+            if self.fill(IDLE).await? == 0 {
+                return Ok(false);
             }
         }
     }

@@ -17,7 +17,9 @@ use crate::service::Core;
 use crate::shape;
 use crate::store::log::Durability;
 use crate::store::port::Log;
-use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Store as _, StoreError};
+use crate::store::{
+    Body, Facts, Found, LEASE_MINUTES, Outcome, Place, Policy, Provenance, Store as _, StoreError,
+};
 use crate::surface::{self, Denied, Plan, Shape, Surface};
 use forgeyard_model::{Digest, Timestamp};
 use std::rc::Rc;
@@ -33,25 +35,71 @@ const READ_OVER: u64 = 8 << 20;
 pub(crate) struct Access {
     generation: u64,
     expires_at: Option<Timestamp>,
-    grant: Grant,
-    provenance: Provenance,
-    counters: Arc<Counters>,
+    pub(crate) grant: Grant,
+    pub(crate) provenance: Provenance,
+    pub(crate) counters: Arc<Counters>,
 }
 
-fn add(counter: &AtomicU64, value: u64) {
+impl Access {
+    /// Decides anew.
+    pub(crate) fn decide(
+        core: &Core,
+        authorization: &[u8],
+        agent: &str,
+        scope: Option<&ScopePath>,
+        surface: Surface,
+    ) -> Self {
+        let (now, generation) = ((core.clock)(), core.generation());
+        let caller = caller_of(core, authorization, agent, now);
+        let grant = core.authority().grant(&caller, scope);
+        let counted = grant.writes.as_ref().or(grant.reads.first());
+        let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
+        let claims = caller.claims.as_ref();
+        Self {
+            generation,
+            expires_at: claims.map(|claims| claims.expires_at),
+            grant,
+            provenance: Provenance {
+                principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
+                run: claims.and_then(|claims| claims.run.clone()),
+                ..Provenance::default()
+            },
+            counters,
+        }
+    }
+
+    /// Whether what was decided holds still.
+    pub(crate) fn holds(&self, core: &Core) -> bool {
+        self.generation == core.generation() && self.expires_at.is_none_or(|end| end > (core.clock)())
+    }
+}
+
+/// Numbers refusals, so that what a client shows is found in the log.
+static REFUSALS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of one more refusal.
+pub(crate) fn refusal() -> u64 {
+    REFUSALS.fetch_add(1, Relaxed)
+}
+
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Relaxed);
 }
 
 /// Who holds the token of a request; anonymous when there is none that holds.
 pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
-    if head.authorization.is_empty() {
+    caller_of(core, &head.authorization, &head.agent, now)
+}
+
+fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> Caller {
+    if authorization.is_empty() {
         return Caller::ANONYMOUS;
     }
-    let Some(token) = token_in(&head.authorization) else { return Caller::ANONYMOUS };
+    let Some(token) = token_in(authorization) else { return Caller::ANONYMOUS };
     match core.authority().identify(&token, now) {
         Ok(caller) => caller,
         Err(error) => {
-            tracing::info!(client = %head.agent, "a token is not believed: {error}");
+            tracing::info!(client = agent, "a token is not believed: {error}");
             Caller::ANONYMOUS
         }
     }
@@ -59,33 +107,16 @@ pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
 
 fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surface) -> Rc<Access> {
     let core = &thread.core;
-    let (now, generation) = ((core.clock)(), core.generation());
     let mut key = head.authorization.clone();
     key.push(0);
     key.push(surface as u8);
     key.extend_from_slice(scope.map(ScopePath::as_str).unwrap_or_default().as_bytes());
     if let Some(access) = thread.met.borrow().get(&key)
-        && access.generation == generation
-        && access.expires_at.is_none_or(|end| end > now)
+        && access.holds(core)
     {
         return Rc::clone(access);
     }
-    let caller = caller(core, head, now);
-    let grant = core.authority().grant(&caller, scope);
-    let counted = grant.writes.as_ref().or(grant.reads.first());
-    let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
-    let claims = caller.claims.as_ref();
-    let access = Rc::new(Access {
-        generation,
-        expires_at: claims.map(|claims| claims.expires_at),
-        grant,
-        provenance: Provenance {
-            principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
-            run: claims.and_then(|claims| claims.run.clone()),
-            ..Provenance::default()
-        },
-        counters,
-    });
+    let access = Rc::new(Access::decide(core, &head.authorization, &head.agent, scope, surface));
     let mut met = thread.met.borrow_mut();
     if met.len() >= MET {
         met.clear();
@@ -156,11 +187,14 @@ async fn drain(conn: &mut Connection, core: &Core, head: &Head) -> Result<(), En
 
 async fn forbid(core: &Core, conn: &mut Connection, head: &Head, access: &Access) -> Result<(), End> {
     add(&access.counters.denied, 1);
-    say(conn, core, head, 403, "this token may not write here\n").await
+    let (number, principal) = (refusal(), &access.provenance.principal);
+    tracing::info!(number, path = %head.path, client = %head.agent, principal, "a write is refused");
+    let text = format!("{}: this token may not write here (refusal {number})\n", head.path);
+    say(conn, core, head, 403, &text).await
 }
 
 /// Looks in the scopes of a caller, nearest first. A failure of the store is a miss.
-fn look<T>(
+pub(crate) fn look<T>(
     access: &Access,
     kind: Kind,
     key: &str,
@@ -282,9 +316,9 @@ async fn read(
     }
 }
 
-/// Whether everything that an action result or a `narinfo` refers to can be read by this caller. Asking marks it as used, so that it
-/// outlives the build that was just promised it.
-fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
+/// Whether everything that an action result or a `narinfo` refers to can be read by this caller. Asking leases it, so that
+/// it outlives the build that was just promised it (bazel#8250).
+pub(crate) fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
     if kind == Kind::Nix {
         let Some(info) = nix::narinfo(result) else { return false };
         let file = look(access, Kind::Nix, &info.url, |_, name| core.store.facts(name));
@@ -294,24 +328,84 @@ fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
         return true;
     }
     let Some(references) = action::references(result) else { return false };
-    let there = |digest: &Digest| {
-        let key = digest.hex();
-        key == action::EMPTY || look(access, Kind::Content, &key, |_, name| core.store.facts(name)).is_some()
-    };
-    let mut buffer = Vec::new();
+    let there = |digest: &Digest| promised(core, access, &digest.hex());
     references.contents.iter().all(there)
         && references.trees.iter().all(|tree| {
-            let found = look(access, Kind::Content, &tree.hex(), |_, name| core.store.get(name, &mut buffer));
-            match found {
-                Some((_, Found { place: Place::Buffer(range), .. })) => {
-                    let files = action::tree_files(buffer.get(range).unwrap_or_default());
-                    files.is_some_and(|files| files.iter().all(there))
-                }
-                // a tree of more than a megabyte is taken on trust
-                Some(_) => true,
-                None => tree.hex() == action::EMPTY,
-            }
+            let files = content(core, access, tree, LARGEST_TREE).and_then(|tree| action::tree_files(&tree));
+            files.is_some_and(|files| files.iter().all(there))
         })
+        && references.roots.iter().all(|root| {
+            let mut whole = true;
+            let walked = walk(core, access, *root, |directory| match directory {
+                Some((_, directory)) => whole &= directory.files.iter().all(there),
+                None => whole = false,
+            });
+            whole && walked
+        })
+}
+
+/// Largest message that a result refers to and that is read into memory.
+const LARGEST_TREE: u64 = 64 << 20;
+/// Most directories below one.
+const MOST_DIRECTORIES: usize = 100_000;
+
+/// Whether this caller can read a content; if so, it is leased.
+pub(crate) fn promised(core: &Core, access: &Access, key: &str) -> bool {
+    let lease = |_: &ScopePath, name| Ok(core.store.lease(name, LEASE_MINUTES)?.then_some(()));
+    key == action::EMPTY || look(access, Kind::Content, key, lease).is_some()
+}
+
+/// A content as a whole, leased; nothing when it is not here or larger than this.
+pub(crate) fn content(core: &Core, access: &Access, digest: &Digest, most: u64) -> Option<Vec<u8>> {
+    let key = digest.hex();
+    if key == action::EMPTY {
+        return Some(Vec::new());
+    }
+    let mut buffer = Vec::new();
+    let (_, found) = look(access, Kind::Content, &key, |_, name| {
+        let found = core.store.get(name, &mut buffer)?;
+        core.store.lease(name, LEASE_MINUTES)?;
+        Ok(found)
+    })?;
+    if found.facts.size > most {
+        return None;
+    }
+    match found.place {
+        Place::Buffer(range) => Some(buffer.get(range)?.to_vec()),
+        Place::Large(large) => {
+            let mut whole = Vec::new();
+            for number in 0..large.pieces() {
+                large.piece(number, &mut buffer).ok()?;
+                whole.extend_from_slice(&buffer);
+            }
+            Some(whole)
+        }
+    }
+}
+
+/// Shows a directory and those below it, each once; `None` for one that is not here or is none. Whether there were few enough.
+pub(crate) fn walk(
+    core: &Core,
+    access: &Access,
+    root: Digest,
+    mut see: impl FnMut(Option<(&[u8], &action::Directory)>),
+) -> bool {
+    let (mut met, mut next) =
+        (std::collections::BTreeSet::from([root]), std::collections::VecDeque::from([root]));
+    while let Some(digest) = next.pop_front() {
+        let bytes = content(core, access, &digest, LARGEST_TREE);
+        let directory = bytes.as_deref().and_then(action::directory);
+        see(bytes.as_deref().zip(directory.as_ref()));
+        for below in directory.into_iter().flat_map(|directory| directory.directories) {
+            if met.insert(below) {
+                next.push_back(below);
+            }
+        }
+        if met.len() > MOST_DIRECTORIES {
+            return false;
+        }
+    }
+    true
 }
 
 struct Write {
@@ -445,8 +539,10 @@ async fn malformed(
     wrong: shape::ShapeError,
 ) -> Result<(), End> {
     add(&access.counters.malformed, 1);
-    tracing::warn!(entry = %name, client = %head.agent, "an entry is refused: {wrong}");
-    say_after_body(conn, head, 422, &format!("{wrong}\n")).await
+    let number = refusal();
+    tracing::warn!(number, entry = %name, client = %head.agent, "an entry is refused: {wrong}");
+    // a client that shows this names digest and reason, and the log is found by the number (bazel#16454)
+    say_after_body(conn, head, 422, &format!("{}: {wrong} (refusal {number})\n", name.key)).await
 }
 
 fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {

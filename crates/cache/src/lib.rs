@@ -5,6 +5,7 @@
 //! - [`name`] and [`store`]: names of entries for each scope, bytes once for all; a log of segments and an index in memory.
 //! - [`http`]: HTTP/1.1 as build tools speak it, on one thread for each core; `connection` and `exchange` use it.
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
+//! - `grpc`: the Remote Execution API, on connections that begin with the preface of HTTP/2.
 //! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
 //! - [`service`]: puts them together.
 //!
@@ -19,6 +20,8 @@ mod checked;
 mod connection;
 mod exchange;
 pub mod figures;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 pub mod http;
 pub mod name;
 pub mod nix;

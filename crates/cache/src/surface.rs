@@ -32,10 +32,12 @@ pub enum Surface {
     Nix,
     /// Any client, by key.
     Keyed,
+    /// Bazel and others over gRPC, see `grpc`. It has no paths.
+    Remote,
 }
 
 impl Surface {
-    /// All of them.
+    /// All of them that have paths.
     pub const ALL: [Surface; 6] =
         [Surface::Dav, Surface::S3, Surface::Ccache, Surface::Bazel, Surface::Nix, Surface::Keyed];
 
@@ -48,6 +50,7 @@ impl Surface {
             Surface::Bazel => "bazel",
             Surface::Nix => "nix",
             Surface::Keyed => "kv",
+            Surface::Remote => "reapi",
         }
     }
 }
@@ -210,6 +213,7 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
             };
             (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, Policy::Keep)
         }
+        Surface::Remote => return refuse(404, "this is spoken over gRPC"),
         Surface::Keyed => (Kind::Keyed, key.to_owned(), Shape::Any, Denied::Forbidden, Policy::Keep),
     };
     if key.is_empty() {

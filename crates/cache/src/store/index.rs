@@ -42,6 +42,12 @@ pub const fn minutes_since(then: u32, now: u32) -> u32 {
     if passed > LAST_MINUTE / 2 { 0 } else { passed }
 }
 
+/// How far a minute lies ahead: so long a lease still holds. Nothing for one that has passed.
+pub const fn minutes_ahead(until: u32, now: u32) -> u32 {
+    let ahead = until.wrapping_sub(now) & LAST_MINUTE;
+    if ahead > LAST_MINUTE / 2 { 0 } else { ahead }
+}
+
 /// What a table keeps.
 pub trait Word: Copy + Default + PartialEq + std::fmt::Debug + Send {
     /// Bits of the print.
@@ -430,14 +436,32 @@ impl<W: Word> Table<W> {
 }
 
 impl Table<Slot> {
-    /// Marks a name as used at this minute.
+    /// Marks a name as used at this minute, unless a lease reaches further.
     pub fn touch(&self, hash: u128, slot: Slot, minute: u32) {
-        if slot.minute() == minute & LAST_MINUTE {
-            return;
+        if slot.minute() != minute & LAST_MINUTE && minutes_ahead(slot.minute(), minute) == 0 {
+            self.lease(hash, slot, minute, minute);
         }
+    }
+
+    /// Leases a name until this minute, or for longer if it is so already. Whether it is still at this place.
+    pub fn lease(&self, hash: u128, slot: Slot, until: u32, now: u32) -> bool {
         let mut shard = self.lock(shard_of(hash));
-        if let Some(at) = shard.position(print_of::<Slot>(hash), slot) {
-            shard.places[at] = shard.places[at].used(minute);
+        let Some(at) = shard.position(print_of::<Slot>(hash), slot) else { return false };
+        let held = minutes_ahead(shard.places[at].minute(), now);
+        if held == 0 || held < minutes_ahead(until, now) {
+            shard.places[at] = shard.places[at].used(until);
+        }
+        true
+    }
+
+    /// Takes a name away if it is still at this place, unless it is leased. Whether it is not leased, and what was
+    /// taken away.
+    pub fn remove_unless_leased(&self, hash: u128, slot: Slot, now: u32) -> (bool, Option<Slot>) {
+        let mut shard = self.lock(shard_of(hash));
+        match shard.position(print_of::<Slot>(hash), slot) {
+            Some(at) if minutes_ahead(shard.places[at].minute(), now) > 0 => (false, None),
+            Some(at) => (true, Some(shard.remove(at))),
+            None => (true, None),
         }
     }
 
@@ -452,6 +476,19 @@ impl Table<Slot> {
 }
 
 impl Table<Spot> {
+    /// Takes a content away if it is still there and was not linked to or used since. Whether it is gone.
+    pub fn remove_unless_used(&self, hash: u128, spot: Spot) -> bool {
+        let mut shard = self.lock(shard_of(hash));
+        match shard.position(print_of::<Spot>(hash), spot) {
+            Some(at) if shard.places[at] != spot => false,
+            Some(at) => {
+                shard.remove(at);
+                true
+            }
+            None => true,
+        }
+    }
+
     /// Notes that a content is linked to, and was used so.
     pub fn use_link(&self, hash: u128, spot: Spot) {
         if spot.linked() && spot.used() {

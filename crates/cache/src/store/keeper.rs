@@ -9,13 +9,18 @@
 //!
 //! **Quota and age** of a scope take the entries out of the index that were not used for longest. They write nothing to
 //! the log: after a crash such entries may be back until the next round.
+//!
+//! **Leases** are kept by both: an entry whose last use lies ahead is not taken out; it moves, however many there are, and so
+//! does the content that it links to. What was leased or linked to while its segment was on its way out is found when it is to
+//! go, and moves in another round. A scope over its quota that holds nothing but leases takes nothing new until they end; when
+//! they fill the disk, its hard limit does the same.
 
-use super::index::{Slot, Spot, Word as _, minutes_since};
+use super::index::{Slot, Spot, Word as _, minutes_ahead, minutes_since};
 use super::log::{Shared, Writer, locked, minute_of};
 use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
 use super::{Limits, Listed, StoreError, Totals, Which};
 use crate::name::{Kind, NameHash};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
 use std::sync::PoisonError;
@@ -192,7 +197,7 @@ impl Shared {
             contents: self.contents.len() as u64,
             index_bytes: (self.names.memory() + self.contents.memory()) as u64,
             tail_idle_minutes: self
-                .candidate()
+                .candidate(false)
                 .map(|segment| minutes_since(segment.written.load(Relaxed), self.minute())),
         }
     }
@@ -201,22 +206,58 @@ impl Shared {
         let _keeping = locked(&self.keeping);
         self.load_all();
         self.keep_scopes(limits)?;
+        let over = self.disk_bytes() > self.config.capacity;
+        // with nothing but leases, moving them about frees nothing
+        let passes =
+            if over && self.leased() >= self.config.capacity { 0 } else { self.all_segments().len() };
+        let mut oldest = false;
         // a pass over all segments at most: what is used all the time may not fit
-        for _ in 0..self.all_segments().len() {
-            if self.disk_bytes() <= self.config.capacity {
+        for _ in 0..passes {
+            let before = self.disk_bytes();
+            if before <= self.config.capacity {
                 break;
             }
-            let Some(segment) = self.candidate() else { break };
+            let Some(segment) = self.candidate(oldest) else { break };
+            let size = segment.size.load(Relaxed);
             self.drop_segment(&segment)?;
             self.empty_trash();
+            // a segment of drops moves as a whole while an older one is there
+            oldest = self.disk_bytes() + size / 4 > before;
         }
         self.empty_trash();
         Ok(())
     }
 
-    /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else the
-    /// oldest, whose entries have had the longest time to be used again.
-    fn candidate(&self) -> Option<std::sync::Arc<super::log::Segment>> {
+    /// Bytes of leased records.
+    fn leased(&self) -> u64 {
+        let (minute, mut leased) = (self.minute(), 0);
+        self.names.each(|_, slot| {
+            if minutes_ahead(slot.minute(), minute) > 0 {
+                leased += slot.len();
+            }
+        });
+        leased
+    }
+
+    /// Contents that leased names link to.
+    fn leased_contents(&self) -> Result<BTreeSet<forgeyard_model::Digest>, StoreError> {
+        let (minute, mut leased) = (self.minute(), Vec::new());
+        self.names.each(|_, slot| {
+            if minutes_ahead(slot.minute(), minute) > 0 {
+                leased.push(slot);
+            }
+        });
+        let mut contents = BTreeSet::new();
+        for slot in leased {
+            let link = |record: &Record<'_>| (record.what == What::Link).then_some(record.digest);
+            contents.extend(self.head(slot.segment(), slot.at(), link)?.flatten());
+        }
+        Ok(contents)
+    }
+
+    /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else or when
+    /// asked for the oldest, whose entries have had the longest time to be used again.
+    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::log::Segment>> {
         let mut all = self.all_segments();
         all.pop();
         let alive = |segment: &super::log::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
@@ -224,7 +265,7 @@ impl Shared {
             |segment: &&std::sync::Arc<super::log::Segment>| alive(segment) * 2 < segment.size.load(Relaxed);
         let emptiest =
             all.iter().filter(half).min_by_key(|segment| (alive(segment), segment.number)).cloned();
-        emptiest.or_else(|| all.into_iter().next())
+        emptiest.filter(|_| !oldest).or_else(|| all.into_iter().next())
     }
 
     fn keep_scopes(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
@@ -251,12 +292,13 @@ impl Shared {
             let bytes =
                 |count: &super::log::ScopeCount| u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
             if bytes(count) <= most {
+                count.full.store(false, Relaxed);
                 continue;
             }
             let down_to = (most as f64 * DOWN_TO) as u64;
             let mut entries = Vec::new();
             self.names.each(|hash, slot| {
-                if slot.scope() == number as u32 {
+                if slot.scope() == number as u32 && minutes_ahead(slot.minute(), minute) == 0 {
                     entries.push((minutes_since(slot.minute(), minute), hash, slot));
                 }
             });
@@ -267,6 +309,7 @@ impl Shared {
                 }
                 self.let_go(hash, slot);
             }
+            count.full.store(bytes(count) > most, Relaxed);
         }
         Ok(())
     }
@@ -282,15 +325,41 @@ impl Shared {
     fn drop_segment(&self, segment: &super::log::Segment) -> Result<(), StoreError> {
         let number = segment.number;
         let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
+        // again for what was leased or linked to meanwhile
+        while !self.clear_out(segment)? {}
+        if !oldest {
+            walk(segment, SEGMENT_HEAD, |_, record, _| {
+                if record.what == What::Content || self.find(record.name(), |_| ())?.is_some() {
+                    return Ok(());
+                }
+                let mut writer = locked(&self.writer);
+                if self.find(record.name(), |_| ())?.is_none() {
+                    self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
+                }
+                Ok(())
+            })?;
+        }
+        self.sync_active()?;
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.log_bytes.fetch_sub(segment.size.load(Relaxed), Relaxed);
+        fs_err::remove_file(&segment.path).map_err(StoreError::io("removing", &segment.path))
+    }
+
+    /// Moves what is hot, leased or linked to by a lease to the end of the log, and takes the rest of a segment away. Whether
+    /// all of it is gone: something may have been leased meanwhile.
+    fn clear_out(&self, segment: &super::log::Segment) -> Result<bool, StoreError> {
+        let number = segment.number;
         let written = segment.written.load(Relaxed);
         let now = self.minute();
         let used_since = |slot: Slot| minutes_since(slot.minute(), now) < minutes_since(written, now);
         // place → minutes since the last use, and its name and content
         type Place = (u32, Option<(u128, Slot)>, Option<(u128, Spot)>);
         let mut places: BTreeMap<u64, Place> = BTreeMap::new();
+        let mut links = false;
         self.names.each(|hash, slot| {
             if slot.segment() == number {
-                let idle = if used_since(slot) { minutes_since(slot.minute(), now) } else { u32::MAX };
+                let hot = used_since(slot) || minutes_ahead(slot.minute(), now) > 0;
+                let idle = if hot { minutes_since(slot.minute(), now) } else { u32::MAX };
                 places.insert(slot.at(), (idle, Some((hash, slot)), None));
             }
         });
@@ -298,11 +367,22 @@ impl Shared {
             if spot.segment() == number {
                 let place = places.entry(spot.at()).or_insert((u32::MAX, None, None));
                 place.2 = Some((hash, spot));
+                links |= spot.linked();
                 if spot.linked() && spot.used() {
-                    place.0 = place.0.min(0);
+                    place.0 = 0;
                 }
             }
         });
+        let promised = if links { self.leased_contents()? } else { BTreeSet::new() };
+        if !promised.is_empty() {
+            for (at, place) in &mut places {
+                let linked = place.2.is_some_and(|(_, spot)| spot.linked());
+                let digest = if linked { self.head(number, *at, |record| record.digest)? } else { None };
+                if digest.is_some_and(|digest| promised.contains(&digest)) {
+                    place.0 = 0;
+                }
+            }
+        }
         let mut hot: Vec<(u32, u64)> = places
             .iter()
             .filter(|(_, place)| place.0 != u32::MAX)
@@ -311,23 +391,35 @@ impl Shared {
         hot.sort_unstable();
         let mut room = (segment.size.load(Relaxed) + segment.large.load(Relaxed)) / 2;
         let mut buffer = Vec::new();
-        for (_, at) in hot {
+        for (idle, at) in hot {
             let Some((_, name, content)) = places.get(&at).copied() else { continue };
             let length = name.map_or(1 << 12, |(_, slot)| slot.len());
-            if self.read(number, at, length, &mut buffer)?.is_none() {
-                continue;
-            }
+            let mut whole = self.read(number, at, length, &mut buffer)?.is_some();
             if let Ok(head) = Head::peek(&buffer)
                 && head.len() > buffer.len() as u64
-                && self.read(number, at, head.len(), &mut buffer)?.is_none()
             {
-                continue;
+                whole = self.read(number, at, head.len(), &mut buffer)?.is_some();
             }
-            let Ok((mut record, _)) = Record::read(&buffer) else { continue };
+            let Some(Ok((mut record, _))) = whole.then(|| Record::read(&buffer)) else {
+                // no lease keeps what is damaged
+                if let Some((hash, slot)) = name {
+                    self.forget(NameHash(hash), slot);
+                }
+                if let Some((hash, spot)) = content {
+                    self.forget_content(hash, spot);
+                }
+                places.remove(&at);
+                continue;
+            };
             let large = record.flags & LARGE != 0;
             let costs = record.len() + if large { record.size } else { 0 };
-            let Some(rest) = room.checked_sub(costs) else { continue };
-            room = rest;
+            let leased = name.is_some_and(|(_, slot)| minutes_ahead(slot.minute(), now) > 0);
+            let linked = content.is_some_and(|(_, spot)| spot.linked()) && idle == 0;
+            room = match room.checked_sub(costs) {
+                Some(rest) => rest,
+                None if leased || linked => 0,
+                None => continue,
+            };
             let mut writer = locked(&self.writer);
             let stands =
                 name.is_some_and(|(_, slot)| self.stands_at(record.name(), number, slot.at()).is_some());
@@ -353,33 +445,21 @@ impl Shared {
             }
             places.remove(&at);
         }
+        let mut all = true;
         for (_, name, content) in places.into_values() {
             let _writer = locked(&self.writer);
-            if let Some((hash, slot)) = name
-                && self.names.remove(hash, slot).is_some()
-            {
-                self.uncount(slot);
+            if let Some((hash, slot)) = name {
+                let (gone, removed) = self.names.remove_unless_leased(hash, slot, self.minute());
+                all &= gone;
+                if removed.is_some() {
+                    self.uncount(slot);
+                }
             }
             if let Some((hash, spot)) = content {
-                self.contents.remove(hash, spot);
+                all &= self.contents.remove_unless_used(hash, spot);
             }
         }
-        if !oldest {
-            walk(segment, SEGMENT_HEAD, |_, record, _| {
-                if record.what == What::Content || self.find(record.name(), |_| ())?.is_some() {
-                    return Ok(());
-                }
-                let mut writer = locked(&self.writer);
-                if self.find(record.name(), |_| ())?.is_none() {
-                    self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
-                }
-                Ok(())
-            })?;
-        }
-        self.sync_active()?;
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
-        self.log_bytes.fetch_sub(segment.size.load(Relaxed), Relaxed);
-        fs_err::remove_file(&segment.path).map_err(StoreError::io("removing", &segment.path))
+        Ok(all)
     }
 
     /// What was moved is on disk before what it was moved from goes.

@@ -123,6 +123,8 @@ pub(super) struct ScopeCount {
     pub(super) path: Box<str>,
     pub(super) entries: AtomicI64,
     pub(super) bytes: AtomicI64,
+    /// Over its quota, and leases keep what could go.
+    pub(super) full: AtomicBool,
 }
 
 /// Scopes by name and by number.
@@ -347,7 +349,7 @@ impl Shared {
             return Ok((*number, Arc::clone(&scopes.counts[*number as usize])));
         }
         let (entries, bytes) = (AtomicI64::new(0), AtomicI64::new(0));
-        let count = Arc::new(ScopeCount { path: path.into(), entries, bytes });
+        let count = Arc::new(ScopeCount { path: path.into(), entries, bytes, full: AtomicBool::new(false) });
         let number = if scopes.counts.len() as u32 <= LAST_SCOPE {
             scopes.counts.push(Arc::clone(&count));
             scopes.counts.len() as u32 - 1

@@ -69,6 +69,34 @@ impl Shared {
         Ok(None)
     }
 
+    /// The slot and the facts of a name whose content is there too; that is used through its link.
+    fn known(&self, name: NameHash) -> Result<Option<(Slot, Facts)>, StoreError> {
+        self.ready(name.0);
+        let found = self.find(name, |record| {
+            let facts = Facts { digest: record.digest, size: record.size, stored_at: record.stored_at };
+            (facts, record.what, record.flags & LARGE != 0)
+        })?;
+        let Some((slot, (facts, what, large))) = found else { return Ok(None) };
+        let there = match (what, large) {
+            (What::Link, true) => locked(&self.large).contains_key(&facts.digest),
+            (What::Link, false) => {
+                let content = half(facts.digest.as_bytes());
+                self.ready(content);
+                let spot = self.has_content(facts.digest)?;
+                if let Some(spot) = spot {
+                    self.contents.use_link(content, spot);
+                }
+                spot.is_some()
+            }
+            _ => true,
+        };
+        if !there {
+            self.forget(name, slot);
+            return Ok(None);
+        }
+        Ok(Some((slot, facts)))
+    }
+
     /// What a put must know before it has the log: whether the name is taken, and whether the content is there. Both are
     /// read whole, since a put that relies on damaged bytes would be acknowledged and lost.
     fn prepare(
@@ -154,31 +182,21 @@ impl Store for LogStore {
 
     fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {
         let shared = &self.shared;
-        shared.ready(name.0);
-        let found = shared.find(name, |record| {
-            let facts = Facts { digest: record.digest, size: record.size, stored_at: record.stored_at };
-            (facts, record.what, record.flags & LARGE != 0)
-        })?;
-        let Some((slot, (facts, what, large))) = found else { return Ok(None) };
-        let there = match (what, large) {
-            (What::Link, true) => locked(&shared.large).contains_key(&facts.digest),
-            (What::Link, false) => {
-                let content = half(facts.digest.as_bytes());
-                shared.ready(content);
-                let spot = shared.has_content(facts.digest)?;
-                if let Some(spot) = spot {
-                    shared.contents.use_link(content, spot);
-                }
-                spot.is_some()
-            }
-            _ => true,
-        };
-        if !there {
-            shared.forget(name, slot);
-            return Ok(None);
-        }
+        let Some((slot, facts)) = shared.known(name)? else { return Ok(None) };
         shared.names.touch(name.0, slot, shared.minute());
         Ok(Some(facts))
+    }
+
+    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        while let Some((slot, _)) = shared.known(name)? {
+            let now = shared.minute();
+            if shared.names.lease(name.0, slot, now.wrapping_add(minutes), now) {
+                return Ok(true);
+            }
+            // it was moved while it was looked at
+        }
+        Ok(false)
     }
 
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
@@ -200,7 +218,10 @@ impl Store for LogStore {
         let now = (shared.clock)();
         let minute = minute_of(now);
         let content = half(digest.as_bytes());
-        let (scope, _) = shared.scope(name.scope.as_str())?;
+        let (scope, count) = shared.scope(name.scope.as_str())?;
+        if count.full.load(Relaxed) {
+            return Err(StoreError::Full("a new entry of its scope: clients were promised what is there"));
+        }
         let known = shared.prepare(hash, digest, inline)?;
         let mut writer = locked(&shared.writer);
         let existing = shared.find(hash, |record| record.digest)?;
