@@ -290,6 +290,16 @@ impl Connection {
         }
     }
 
+    /// The same, for whoever has no use for the buffer of the connection: what came with the head is copied out of it.
+    pub(crate) async fn own_body(&mut self, core: &Core, head: &Head) -> Result<Incoming, End> {
+        Ok(match self.body(core, head, true).await? {
+            Incoming::Here(range) => {
+                Incoming::Memory(self.buffer.get(range).map(<[u8]>::to_vec).unwrap_or_default())
+            }
+            other => other,
+        })
+    }
+
     /// Begins an answer.
     pub(crate) fn begin(&mut self, status: u16, length: u64, keep_alive: bool, headers: &[(&str, &str)]) {
         http::answer(&mut self.head, status, length, keep_alive, headers);
