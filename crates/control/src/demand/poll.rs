@@ -8,6 +8,10 @@
 //! for that), every job that they spoke of is over and the run goes on, or [`BACKSTOP`] passed. A run of which they say nothing,
 //! because they are off or get lost, is read in every round.
 //!
+//! A job that is held or refused has no check of its own, since nothing is spent on it; it may have ended all the same, taken by a
+//! runner that was made for another. So where its run is in no list any more, the run is read once, and again every
+//! [`BACKSTOP`].
+//!
 //! A session of a scale set that begins, and one whose statistics count more jobs than its messages named (ARC #3420), have the
 //! repositories looked at before their time ([`Poll::hurry`]), unless that was done a moment ago.
 //!
@@ -22,7 +26,7 @@ use crate::forges::Connection;
 use forgeyard_engine::demand::labels;
 use forgeyard_forges::github::budget::Advice;
 use forgeyard_forges::github::{Again, Etag, GithubError, Polled, RunStatus, Target, WorkflowRun};
-use forgeyard_model::demand::Source;
+use forgeyard_model::demand::{DemandState, Source};
 use forgeyard_model::forge::{Repository, WorkflowJob};
 use forgeyard_model::input::Input;
 use forgeyard_model::{ForgeName, Timestamp};
@@ -67,6 +71,8 @@ struct Memory {
     in_progress: List,
     /// When the jobs of a run were last read.
     read: BTreeMap<u64, Timestamp>,
+    /// The same of runs in no list, of which a job is held or refused here.
+    left: BTreeMap<u64, Timestamp>,
     /// Runs whose entry is new since their jobs were last read.
     fresh: BTreeSet<u64>,
     /// Whether the last look was held up.
@@ -230,10 +236,15 @@ impl Memory {
         // A look that is repeated goes on where the last one was held up.
         let since = app.clock.now().as_micros().saturating_sub(EVERY.as_micros() as i64 / 2);
         due.retain(|run| !self.repeats || self.read.get(run).is_none_or(|at| at.as_micros() < since));
+        let left = waiting_here(app, repository);
+        self.left.retain(|run, _| left.contains_key(run) && !listed.contains_key(run));
+        due.extend(left.keys().copied().filter(|run| {
+            !listed.contains_key(run) && self.left.get(run).is_none_or(|at| now.since(*at) >= BACKSTOP)
+        }));
         due.sort_by_key(|run| (self.read.get(run).copied(), *run));
         due.dedup();
         let reads = due.into_iter().take(RUNS).map(async |run| {
-            let attempt = listed.get(&run).copied().unwrap_or(1);
+            let attempt = listed.get(&run).or_else(|| left.get(&run)).copied().unwrap_or(1);
             (run, github.run_jobs(&path, run, attempt).await)
         });
         let mut reads = futures::stream::iter(reads).buffer_unordered(RUNS_AT_ONCE);
@@ -242,7 +253,8 @@ impl Memory {
                 Ok(jobs) => {
                     let jobs = jobs.iter().map(|job| report::of_rest(repository, None, job)).collect();
                     give(app, Source::Poll, jobs).await?;
-                    self.read.insert(run, app.clock.now());
+                    let of_run = if listed.contains_key(&run) { &mut self.read } else { &mut self.left };
+                    of_run.insert(run, app.clock.now());
                     self.fresh.remove(&run);
                 }
                 Err(error @ GithubError::Limited { .. }) => {
@@ -255,6 +267,21 @@ impl Memory {
         self.repeats = trouble.is_some();
         trouble.map_or(Ok(()), Err)
     }
+}
+
+/// Runs of a repository of which a job is held until somebody acts, or refused, and the newest attempt of each that is known.
+fn waiting_here(app: &App, repository: &Repository) -> BTreeMap<u64, u64> {
+    let farm = app.core.read();
+    let mut runs: BTreeMap<u64, u64> = BTreeMap::new();
+    for demand in farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id)) {
+        let stays =
+            matches!(demand.state, DemandState::Held { until: None, .. } | DemandState::Refused { .. });
+        if stays && demand.repository.id == repository.id && demand.repository.forge == repository.forge {
+            let attempt = runs.entry(demand.run).or_default();
+            *attempt = u64::from(demand.run_attempt).max(*attempt);
+        }
+    }
+    runs
 }
 
 /// Reports jobs, but for those that can mean nothing to this farm.
