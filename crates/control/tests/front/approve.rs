@@ -186,7 +186,8 @@ async fn terms_are_accepted_by_a_person_and_by_version() {
     let demand = world.until(jobs[0], "held").await;
     assert_eq!(demand.reason().unwrap().code, "gate.terms_not_accepted");
     let client = &world.plane.client;
-    let request = |version, person| forgeyard_api::people::TermsRequest { version, person, forge: None, how: Way::Cli };
+    let request =
+        |version, person| forgeyard_api::people::TermsRequest { version, person, forge: None, how: Way::Cli };
     assert_eq!(refused(client.accept_terms(&request(2, None)).await).code, "terms.nobody");
     assert_eq!(
         refused(client.accept_terms(&request(1, Some(world.person.id))).await).code,
