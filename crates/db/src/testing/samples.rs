@@ -150,7 +150,7 @@ impl Samples {
             repository: 7,
             at: journal.at,
         };
-        Commit { journal, rows, events, usage: vec![usage] }
+        Commit { journal, rows, events, usage: vec![usage], retired: Vec::new() }
     }
 
     /// A site.

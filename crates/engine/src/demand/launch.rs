@@ -282,7 +282,7 @@ fn named(class: Option<&str>) -> bool {
 }
 
 /// The machine of a running job is gone: the forge is asked soon what became of the job.
-fn hurry(tx: &mut Tx<'_>, launch: JobId) -> Result<(), Refusal> {
+pub(crate) fn hurry(tx: &mut Tx<'_>, launch: JobId) -> Result<(), Refusal> {
     let running: Vec<Demand> = tx
         .farm()
         .index

@@ -7,6 +7,7 @@
 //! - [`admit`]: whose work it is, and what the gate says;
 //! - [`launch`]: the job of ours that brings it a runner, and what becomes of that;
 //! - [`limits`]: waits for what a forge allows, which are no failures;
+//! - [`past`]: what ended and leaves memory;
 //! - [`registration`]: what the machine is at the forge, from its configuration to being forgotten;
 //! - [`taken`]: what a runner really took, and how launches change hands then;
 //! - [`time`]: pauses that end, jobs that nobody has spoken of for long, runners that wait in vain.
@@ -15,6 +16,7 @@ pub mod admit;
 pub mod labels;
 pub mod launch;
 pub mod limits;
+pub mod past;
 pub mod registration;
 pub mod taken;
 pub mod time;
@@ -171,6 +173,10 @@ fn merge(tx: &mut Tx<'_>, source: Source, report: WorkflowJob) -> Result<Merged,
         let text = format!("job {} is `{}`, which says nothing about runners", report.job, report.action);
         return Ok(Merged::Ignored(Explanation::new("demand.unknown_action", text)));
     };
+    if tx.farm().ended.has(&report.repository.forge, report.job) {
+        let text = format!("job {} ended long ago; nothing that is said of it now counts", report.job);
+        return Ok(Merged::Ignored(Explanation::new("demand.ended_before", text)));
+    }
     match tx.farm().demand_of(&report.repository.forge, report.job).cloned() {
         Some(known) => again(tx, source, rank, &report, known),
         None => first(tx, source, rank, &report),

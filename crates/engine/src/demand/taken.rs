@@ -85,6 +85,10 @@ fn bind(tx: &mut Tx<'_>, id: DemandId, runner: RunnerId) -> Result<(), Refusal> 
     let mut demand = tx.demand(id)?;
     let before = demand.launch.replace(taker).filter(|launch| *launch != taker);
     run(tx, demand)?;
+    if time::runner_gone(tx, &tx.demand(id)?) {
+        // The report is late: whoever had it is gone, and nobody will say how it ended but the forge.
+        launch::hurry(tx, taker)?;
+    }
     match robbed {
         None => {
             let why = Explanation::new("demand.served", "another runner of this farm has the job");

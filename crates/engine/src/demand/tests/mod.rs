@@ -6,6 +6,7 @@ mod docker;
 mod gate;
 mod ledger;
 mod limits;
+mod past;
 mod people;
 mod registrations;
 mod storm;
