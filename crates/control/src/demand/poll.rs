@@ -318,3 +318,38 @@ fn concerns(app: &App, job: &WorkflowJob) -> bool {
         .is_some_and(|name| farm.index.runner_named.contains_key(&(forge.clone(), name.clone())));
     (waits || (ours && job.action == "in_progress")) && !labels::serving(app.config(), &job.labels).is_empty()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000).plus(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn run_of_which_webhooks_tell_everything_is_read_once_and_again_when_something_may_be_untold() {
+        assert!(worth_reading(None, Some(at(0)), at(240)), "nobody tells of it");
+        let mut heard = Heard::default();
+        heard.note(1, None, at(0));
+        heard.note(2, None, at(1));
+        assert!(!worth_reading(Some(&heard), None, at(10)), "it can wait for the next round");
+        assert!(worth_reading(Some(&heard), None, at(60)));
+        assert!(!worth_reading(Some(&heard), Some(at(60)), at(300)), "it goes on as it was told");
+        heard.note(1, Some(at(310)), at(310));
+        assert!(worth_reading(Some(&heard), Some(at(60)), at(540)), "what waited for job 1 may be queued");
+        assert!(!worth_reading(Some(&heard), Some(at(540)), at(780)));
+        heard.note(2, Some(at(790)), at(790));
+        assert!(worth_reading(Some(&heard), Some(at(820)), at(1060)), "all are over, and the run goes on");
+        heard.note(3, None, at(1065));
+        assert!(worth_reading(Some(&heard), Some(at(1060)), at(1060 + 1800)), "once in a while");
+    }
+
+    #[test]
+    fn a_late_word_does_not_make_a_job_that_is_over_begin_again() {
+        let mut heard = Heard::default();
+        heard.note(1, Some(at(5)), at(5));
+        heard.note(1, None, at(6));
+        assert!(heard.all_over());
+    }
+}

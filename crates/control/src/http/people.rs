@@ -5,7 +5,7 @@ use super::error::{self, HttpError, invalid};
 use super::{range, upload};
 use crate::app::App;
 use crate::auth::{Caller, Member};
-use crate::{keys, logs, views};
+use crate::{keys, logs, past, views};
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
@@ -121,6 +121,20 @@ pub(super) fn need_of_job(app: &App, caller: &Caller, id: JobId, role: Role) -> 
     }
 }
 
+/// The same for whoever only looks, at a job that may be older than memory.
+pub(super) fn need_to_see_job(
+    app: &App,
+    caller: &Caller,
+    id: JobId,
+    past: Option<&forgeyard_engine::Farm>,
+) -> Result<(), HttpError> {
+    let repository = past.and_then(|farm| farm.jobs.get(&id).map(|job| farm.repository_of(job.owner)));
+    match repository {
+        Some(repository) => caller.need_in(repository, Role::Viewer),
+        None => need_of_job(app, caller, id, Role::Viewer),
+    }
+}
+
 async fn jobs(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
     let seen = farm.jobs.values().rev().filter(|row| caller.sees(farm.repository_of(row.owner)));
@@ -129,14 +143,17 @@ async fn jobs(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
 }
 
 async fn job(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<JobView> {
-    need_of_job(&app, &caller, id, Role::Viewer)?;
+    let past = past::of_job(&app, id).await?;
+    need_to_see_job(&app, &caller, id, past.as_ref())?;
     Ok(Json(views::job(&app, id).await?))
 }
 
 async fn why(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<Why> {
-    need_of_job(&app, &caller, id, Role::Viewer)?;
-    let farm = app.core.read();
-    Ok(Json(views::why(&views::foresee(&app, &farm), id)?))
+    let past = past::of_job(&app, id).await?;
+    need_to_see_job(&app, &caller, id, past.as_ref())?;
+    let live = app.core.read();
+    let farm = past.as_ref().unwrap_or(&live);
+    Ok(Json(views::why(&views::foresee(&app, farm), id)?))
 }
 
 #[derive(Deserialize)]
@@ -385,7 +402,22 @@ async fn queue(State(app): State<App>, Member(caller): Member) -> Answer<Value> 
     Ok(Json(json!(rows)))
 }
 
-async fn demands(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
+#[derive(Deserialize)]
+struct DemandsQuery {
+    /// Only those of the job of this number at its forge, however old.
+    job: Option<u64>,
+}
+
+async fn demands(
+    State(app): State<App>,
+    Member(caller): Member,
+    Query(query): Query<DemandsQuery>,
+) -> Answer<Value> {
+    if let Some(job) = query.job {
+        let mut found = past::numbered(&app, job).await?;
+        found.retain(|row| caller.sees(row.repository.id));
+        return Ok(Json(json!(found)));
+    }
     let farm = app.core.read();
     let seen = farm.demands.values().rev().filter(|row| caller.sees(row.repository.id));
     let newest: Vec<_> = seen.take(LIST).collect();
@@ -397,8 +429,10 @@ async fn demand(
     Member(caller): Member,
     Path(id): Path<forgeyard_model::DemandId>,
 ) -> Answer<DemandView> {
-    let farm = app.core.read();
-    let view = views::demand(&views::foresee(&app, &farm), id)?;
+    let past = past::of_demand(&app, id).await?;
+    let live = app.core.read();
+    let farm = past.as_ref().unwrap_or(&live);
+    let view = views::demand(&views::foresee(&app, farm), id)?;
     caller.need_in(view.demand.repository.id, Role::Viewer)?;
     Ok(Json(view))
 }
