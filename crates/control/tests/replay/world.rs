@@ -245,6 +245,8 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
                 repository: Some(repository_cap(settings)),
                 ..Caps::default()
             },
+            // A job that is run again is another job, of which the trace knows nothing.
+            repeat_lost: 0,
             // As a connection with one App has it.
             registrations_per_minute: [(name("github"), Pace::GITHUB.registrations_per_minute())].into(),
             ..QueueRules::default()

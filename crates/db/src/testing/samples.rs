@@ -684,6 +684,13 @@ impl Samples {
                 name: AWKWARD.to_owned(),
                 labels: vec![AWKWARD.to_owned()],
             },
+            Effect::RepeatJobs {
+                demand: demand.id,
+                repository: demand.repository.clone(),
+                installation: demand.installation,
+                run: demand.run,
+                run_attempt: u32::MAX,
+            },
             Effect::Deregister {
                 demand: demand.id,
                 runner: served.id,

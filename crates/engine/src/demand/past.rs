@@ -13,7 +13,7 @@ use crate::farm::{Entity, Farm};
 use crate::tx::Tx;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::commit::Row;
-use forgeyard_model::demand::Demand;
+use forgeyard_model::demand::{Demand, Repeat};
 use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::Lease;
@@ -89,14 +89,14 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) {
     let before = Timestamp::from_micros(tx.now().as_micros().saturating_sub(KEPT.as_micros() as i64));
     let farm = tx.farm();
     let due = farm.index.ended_demands.iter().take_while(|(at, _)| *at <= before).map(|(_, id)| *id);
-    let due: Vec<DemandId> = due.filter(|id| rests(farm, *id)).take(AT_ONCE).collect();
+    let due: Vec<DemandId> = due.filter(|id| rests(farm, *id, tx.now())).take(AT_ONCE).collect();
     for id in due {
         tx.retire(id);
     }
 }
 
 /// Whether nothing of a demand lives, and no other one needs what was launched for it.
-fn rests(farm: &Farm, id: DemandId) -> bool {
+fn rests(farm: &Farm, id: DemandId, now: Timestamp) -> bool {
     let effects = farm.index.effects_of.get(&id).into_iter().flatten().filter_map(|id| farm.effects.get(id));
     let needed = |job: JobId| {
         let all = farm.index.launch_for.get(&job).into_iter().flatten();
@@ -107,7 +107,14 @@ fn rests(farm: &Farm, id: DemandId) -> bool {
             && farm.runners.get(&attempt.runner).is_none_or(|runner| !runner.state.live())
             && attempt.lease.and_then(|lease| farm.leases.get(&lease)).is_none_or(|lease| !lease.state.live())
     };
-    effects.into_iter().all(|effect| effect.done_at.is_some())
+    let repeated = match farm.demands.get(&id).and_then(|demand| demand.repeat.as_ref()) {
+        Some(Repeat::Wanted { .. }) => false,
+        // The jobs that take its place are asked about by its facts.
+        Some(Repeat::Done { at }) => at.plus(KEPT) <= now,
+        _ => true,
+    };
+    repeated
+        && effects.into_iter().all(|effect| effect.done_at.is_some())
         && farm.jobs_of(id).all(|job| {
             job.state.ended() && !needed(job.id) && farm.attempts_of(job.id).into_iter().all(attempt_rests)
         })

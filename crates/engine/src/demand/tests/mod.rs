@@ -9,5 +9,6 @@ mod limits;
 mod past;
 mod people;
 mod registrations;
+mod repeat;
 mod storm;
 mod theft;
