@@ -4,6 +4,7 @@ pub mod pools;
 
 use crate::app::App;
 use crate::http::error::{self, HttpError};
+use crate::past;
 use forgeyard_api::people::{DemandView, JobView, Outlook, PipelineView, QueueRow, SiteStatus, Status, Why};
 use forgeyard_db::EventQuery;
 use forgeyard_engine::Farm;
@@ -55,8 +56,10 @@ pub fn pipeline(app: &App, id: PipelineId) -> Result<PipelineView, HttpError> {
 
 /// A job with all that belongs to it.
 pub async fn job(app: &App, id: JobId) -> Result<JobView, HttpError> {
+    let past = past::of_job(app, id).await?;
     let mut view = {
-        let farm = app.core.read();
+        let live = app.core.read();
+        let farm = past.as_ref().unwrap_or(&live);
         let job = farm.jobs.get(&id).cloned().ok_or_else(|| error::missing("job", id))?;
         let pipeline = job.owner.pipeline().and_then(|id| farm.pipelines.get(&id)).cloned();
         let demand = job.owner.demand().and_then(|id| farm.demands.get(&id)).cloned();

@@ -33,7 +33,7 @@ impl From<Explanation> for Trouble {
 }
 
 /// A question that was not answered, or a thing that must be done whatever it takes: it is tried again.
-fn again(error: &GithubError) -> Trouble {
+pub(super) fn again(error: &GithubError) -> Trouble {
     match error {
         GithubError::Limited { call, limit, until } => {
             Trouble::Limited { reason: limited(limit).with(call.clone()), until: *until }
@@ -54,7 +54,7 @@ fn limited(limit: &Limit) -> Explanation {
 }
 
 /// The same for what is better given up when a person must change something first.
-fn unless_refused(error: &GithubError) -> Trouble {
+pub(super) fn unless_refused(error: &GithubError) -> Trouble {
     match error.cause() {
         Some(cause) if cause.again() != Again::Later => Trouble::Never(explained(cause, error)),
         _ => again(error),
@@ -95,6 +95,7 @@ pub(super) async fn run(app: &App, effect: Effect) -> Result<EffectResult, Troub
         Effect::LookUpRun { repository, .. }
         | Effect::ReadJob { repository, .. }
         | Effect::MintRunner { repository, .. }
+        | Effect::RepeatJobs { repository, .. }
         | Effect::Deregister { repository, .. } => app.forges.forgejo(&repository.forge),
         _ => None,
     };
@@ -116,6 +117,9 @@ pub(super) async fn run(app: &App, effect: Effect) -> Result<EffectResult, Troub
         Effect::MintRunner { runner, repository, scale_set, name, labels, .. } => {
             let door = Door::of(app, &repository, scale_set)?;
             mint(app, runner, &door, &name, labels).await
+        }
+        Effect::RepeatJobs { repository, run, run_attempt, .. } => {
+            super::repeat::run(app, &repository, run, run_attempt).await
         }
         Effect::Deregister { runner, repository, scale_set, name, forge_runner, .. } => {
             let door = Door::of(app, &repository, scale_set)?;

@@ -69,6 +69,10 @@ pub(super) async fn run(app: &App, client: &Forgejo, effect: Effect) -> Result<E
             }
             Ok(result)
         }
+        Effect::RepeatJobs { .. } => {
+            let text = "the forge has no call that runs one job again";
+            Err(Trouble::Never(Explanation::new("repeat.not_here", text)))
+        }
         other => Err(gone(format!("an effect at a Forgejo in {other:?}"))),
     }
 }

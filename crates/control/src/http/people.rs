@@ -12,7 +12,7 @@ use super::error::{self, HttpError, invalid};
 use super::upload;
 use crate::app::App;
 use crate::auth::{Caller, Member};
-use crate::{keys, views};
+use crate::{keys, past, views};
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
@@ -157,7 +157,22 @@ async fn queue(State(app): State<App>, Member(caller): Member) -> Answer<Value> 
     Ok(Json(json!(rows)))
 }
 
-async fn demands(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
+#[derive(Deserialize)]
+struct DemandsQuery {
+    /// Only those of the job of this number at its forge, however old.
+    job: Option<u64>,
+}
+
+async fn demands(
+    State(app): State<App>,
+    Member(caller): Member,
+    Query(query): Query<DemandsQuery>,
+) -> Answer<Value> {
+    if let Some(job) = query.job {
+        let mut found = past::numbered(&app, job).await?;
+        found.retain(|row| caller.sees(row.repository.id));
+        return Ok(Json(json!(found)));
+    }
     let farm = app.core.read();
     let seen = farm.demands.values().rev().filter(|row| caller.sees(row.repository.id));
     let newest: Vec<_> = seen.take(LIST).collect();
@@ -169,8 +184,11 @@ async fn demand(
     Member(caller): Member,
     Path(id): Path<forgeyard_model::DemandId>,
 ) -> Answer<DemandView> {
-    let farm = app.core.read();
-    let view = views::demand(&views::foresee(&app, &app.config(), &farm), id)?;
+    let past = past::of_demand(&app, id).await?;
+    let config = app.config();
+    let live = app.core.read();
+    let farm = past.as_ref().unwrap_or(&live);
+    let view = views::demand(&views::foresee(&app, &config, farm), id)?;
     caller.need_in(view.demand.repository.id, Role::Viewer)?;
     Ok(Json(view))
 }

@@ -37,7 +37,8 @@ async fn arc_2788_failed_delivery_is_asked_for_again_and_its_job_is_found() {
     assert_eq!(redeliver(&world).await, 1);
     world.twin.advance(Duration::from_secs(2)).await;
     let demand = world.until(jobs[0], "launching").await;
-    assert!(demand.seen.contains_key(&Source::Webhook), "{:?}", demand.seen);
+    assert!(demand.seen.contains_key(&Source::Redelivery), "{:?}", demand.seen);
+    assert!(!demand.seen.contains_key(&Source::Webhook), "{:?}", demand.seen);
     world.twin.advance(Duration::from_secs(120)).await;
     assert_eq!(redeliver(&world).await, 0, "what arrived is not asked for again");
     world.plane.stop().await;

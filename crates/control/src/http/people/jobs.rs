@@ -5,7 +5,7 @@ use crate::app::App;
 use crate::auth::{Caller, Member};
 use crate::http::Routes;
 use crate::http::error::{self, HttpError};
-use crate::{logs, views};
+use crate::{logs, past, views};
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, routing};
@@ -48,6 +48,20 @@ pub(crate) fn need_of_job(app: &App, caller: &Caller, id: JobId, role: Role) -> 
     }
 }
 
+/// The same for whoever only looks, at a job that may be older than memory.
+pub(crate) fn need_to_see_job(
+    app: &App,
+    caller: &Caller,
+    id: JobId,
+    past: Option<&forgeyard_engine::Farm>,
+) -> Result<(), HttpError> {
+    let repository = past.and_then(|farm| farm.jobs.get(&id).map(|job| farm.repository_of(job.owner)));
+    match repository {
+        Some(repository) => caller.need_in(repository, Role::Viewer),
+        None => need_of_job(app, caller, id, Role::Viewer),
+    }
+}
+
 async fn jobs(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
     let seen = farm.jobs.values().rev().filter(|row| caller.sees(farm.repository_of(row.owner)));
@@ -56,14 +70,18 @@ async fn jobs(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
 }
 
 async fn job(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<JobView> {
-    need_of_job(&app, &caller, id, Role::Viewer)?;
+    let past = past::of_job(&app, id).await?;
+    need_to_see_job(&app, &caller, id, past.as_ref())?;
     Ok(Json(views::job(&app, id).await?))
 }
 
 async fn why(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<Why> {
-    need_of_job(&app, &caller, id, Role::Viewer)?;
-    let farm = app.core.read();
-    Ok(Json(views::why(&views::foresee(&app, &app.config(), &farm), id)?))
+    let past = past::of_job(&app, id).await?;
+    need_to_see_job(&app, &caller, id, past.as_ref())?;
+    let config = app.config();
+    let live = app.core.read();
+    let farm = past.as_ref().unwrap_or(&live);
+    Ok(Json(views::why(&views::foresee(&app, &config, farm), id)?))
 }
 
 #[derive(Deserialize)]
