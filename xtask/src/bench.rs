@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("burst", |root| example(root, "forgeyard-control", "figures", &["burst"])),
@@ -23,6 +23,7 @@ const PARTS: [Part; 12] = [
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
     ("cache", cache),
     ("cache-start", cache_start),
+    ("cache-find-missing", cache_find_missing),
     ("sandbox", sandbox),
     ("tour", tour),
     ("server", crate::idle::figures),
@@ -173,6 +174,12 @@ fn cache(root: &Path) -> Result<Vec<Figure>> {
 
 fn cache_start(root: &Path) -> Result<Vec<Figure>> {
     let arguments = ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "start"];
+    collect(crate::cargo::command(root, &arguments))
+}
+
+fn cache_find_missing(root: &Path) -> Result<Vec<Figure>> {
+    let arguments =
+        ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "find_missing"];
     collect(crate::cargo::command(root, &arguments))
 }
 
