@@ -262,7 +262,9 @@ fn runtime_token_of_a_fork_is_believed_as_it_comes_where_that_is_declared() {
     assert_eq!(counted(&mut client, "p/pr/9").writes, 1);
     assert_eq!(counted(&mut client, "p/main").writes, 1);
     // artifacts go by GitHub's own ids
-    let artifact = |token: &str, arguments: &[&str]| node.run("artifact.mjs", made.path(), running.address, token, arguments);
+    let artifact = |token: &str, arguments: &[&str]| {
+        node.run("artifact.mjs", made.path(), running.address, token, arguments)
+    };
     good(&artifact(&fork, &["upload", "objects", "out/file"]), "uploading");
     assert!(good(&artifact(&fork, &["list"]), "listing").contains("\"name\":\"objects\""));
     let other = runtime(3, "00000000-61c7-4aae-887f-30da475f5f1a:ca395085-040a-526b-2ce8-bdc85f692774");
@@ -270,7 +272,8 @@ fn runtime_token_of_a_fork_is_believed_as_it_comes_where_that_is_declared() {
     // one that may only read does
     let reader = runtime(1, "ce7f54c7-61c7-4aae-887f-30da475f5f1a:00000000-040a-526b-2ce8-bdc85f692774");
     assert_eq!(restore(&reader), "k");
-    let (saved, said) = node.result("cache.mjs", made.path(), running.address, &reader, &["save", "k3", "out"]);
+    let (saved, said) =
+        node.result("cache.mjs", made.path(), running.address, &reader, &["save", "k3", "out"]);
     assert!(saved == -1 && said.contains("this token may read and not write"), "{said}");
     running.stop().unwrap();
 }

@@ -113,4 +113,3 @@ pub fn with(mut claims: Value, changes: Value) -> Value {
     }
     claims
 }
-
