@@ -1,6 +1,8 @@
-//! What the build cache reads from disk and from clients: records, tails of large files, heads, chunks, entries.
+//! What the build cache reads from disk and from clients: records, tails of large files, heads, chunks, entries, names and
+//! headers of the Remote Execution API.
 #![no_main]
 
+use forgeyard_cache::grpc::{client::ClientTool, resource};
 use forgeyard_cache::http::{Chunks, parse, path_of, range_of};
 use forgeyard_cache::store::{large::read_tail, record::Record};
 use forgeyard_cache::surface::{Shape, plan, split};
@@ -19,7 +21,8 @@ fuzz_target!(|bytes: &[u8]| {
     for kind in [Shape::Sccache, Shape::Ccache, Shape::Action, Shape::NarInfo] {
         let _ = shape::check(kind, "k", bytes);
     }
-    let _ = (action::tree_files(bytes), nix::narinfo(bytes));
+    let _ = (action::tree_files(bytes), action::directory(bytes), nix::narinfo(bytes));
+    let _ = ClientTool::read(bytes).committed_early(1);
     let _ = Chunks::default().feed(bytes, |_| {});
     if let Ok(Some((head, length))) = parse(bytes) {
         assert!(length <= bytes.len() && head.path.starts_with('/'));
@@ -29,6 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = (range_of(text, 1000), nix::file_digest(text));
+        let _ = (resource::read(text), resource::write(text));
         if let Ok((path, _)) = path_of(text) {
             assert!(!path.split('/').any(|word| word == ".."));
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("burst", |root| example(root, "forgeyard-control", "figures", &["burst"])),
@@ -22,6 +22,7 @@ const PARTS: [Part; 11] = [
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
     ("cache", cache),
+    ("cache-start", cache_start),
     ("sandbox", sandbox),
     ("tour", tour),
     ("server", crate::idle::figures),
@@ -155,7 +156,10 @@ fn collect(mut command: Command) -> Result<Vec<Figure>> {
 }
 
 fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result<Vec<Figure>> {
-    let mut all = vec!["run", "--quiet", "--package", package, "--example", name, "--"];
+    let fast = crate::cargo::optimised();
+    let mut all = vec!["run", "--quiet"];
+    all.extend(fast.iter().map(String::as_str));
+    all.extend(["--package", package, "--example", name, "--"]);
     all.extend(arguments);
     collect(crate::cargo::command(root, &all))
 }
@@ -164,6 +168,11 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
 fn cache(root: &Path) -> Result<Vec<Figure>> {
     let arguments =
         ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "beside_nginx"];
+    collect(crate::cargo::command(root, &arguments))
+}
+
+fn cache_start(root: &Path) -> Result<Vec<Figure>> {
+    let arguments = ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "start"];
     collect(crate::cargo::command(root, &arguments))
 }
 

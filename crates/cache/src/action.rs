@@ -1,8 +1,8 @@
 //! Action results of the Remote Execution API (`build.bazel.remote.execution.v2`): which contents one refers to.
 //!
 //! Only what that takes is decoded: `ActionResult` {2 output file, 3 output directory, 6 stdout digest, 8 stderr digest},
-//! `OutputFile` {2 digest}, `OutputDirectory` {3 tree digest}, `Digest` {1 hash, 2 size}, `Tree` {1 root, 2 children} and
-//! `Directory` {1 files}, `FileNode` {2 digest}. Unknown fields are read over, as the encoding demands.
+//! `OutputFile` {2 digest}, `OutputDirectory` {3 tree digest, 5 root directory digest}, `Digest` {1 hash, 2 size}, `Tree`
+//! {1 root, 2 children} and `Directory` {1 files, 2 directories}, `FileNode` and `DirectoryNode` {2 digest}. Unknown fields are read over, as the encoding demands.
 
 use forgeyard_model::Digest;
 
@@ -18,6 +18,17 @@ pub struct References {
     pub contents: Vec<Digest>,
     /// Trees, whose files are found in their content.
     pub trees: Vec<Digest>,
+    /// Directories of which there is no tree; those below are contents of their own.
+    pub roots: Vec<Digest>,
+}
+
+/// What a directory refers to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Directory {
+    /// Files.
+    pub files: Vec<Digest>,
+    /// Directories right below.
+    pub directories: Vec<Digest>,
 }
 
 /// One field of a message.
@@ -108,11 +119,28 @@ pub fn references(bytes: &[u8]) -> Option<References> {
     Message::each(bytes, |number, bytes| {
         match number {
             2 => found.contents.extend(Message::digest(bytes, 2)?),
-            3 => found.trees.extend(Message::digest(bytes, 3)?),
+            3 => match Message::digest(bytes, 3)? {
+                Some(tree) => found.trees.push(tree),
+                None => found.roots.extend(Message::digest(bytes, 5)?),
+            },
             6 | 8 => found.contents.extend(read_digest(bytes)?),
             _ => {}
         }
-        (found.contents.len() + found.trees.len() <= MOST).then_some(())
+        (found.contents.len() + found.trees.len() + found.roots.len() <= MOST).then_some(())
+    })?;
+    Some(found)
+}
+
+/// What a directory refers to; nothing for bytes that are none.
+pub fn directory(bytes: &[u8]) -> Option<Directory> {
+    let mut found = Directory::default();
+    Message::each(bytes, |number, node| {
+        match number {
+            1 => found.files.extend(Message::digest(node, 2)?),
+            2 => found.directories.extend(Message::digest(node, 2)?),
+            _ => {}
+        }
+        (found.files.len() + found.directories.len() <= MOST).then_some(())
     })?;
     Some(found)
 }
@@ -167,7 +195,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
-            let _ = (references(&bytes), tree_files(&bytes));
+            let _ = (references(&bytes), tree_files(&bytes), directory(&bytes));
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::action;
 use crate::authority::{Caller, token_in};
+use crate::checked;
 use crate::connection::{Connection, End, Incoming, Thread};
 use crate::figures::Counters;
 use crate::http::{Head, Method, Wrong, range_of};
@@ -15,7 +16,10 @@ use crate::scope::{Grant, ScopePath};
 use crate::service::Core;
 use crate::shape;
 use crate::store::log::Durability;
-use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Put, Store as _, StoreError};
+use crate::store::port::Log;
+use crate::store::{
+    Body, Facts, Found, LEASE_MINUTES, Outcome, Place, Policy, Provenance, Store as _, StoreError,
+};
 use crate::surface::{self, Denied, Plan, Shape, Surface};
 use forgeyard_model::{Digest, Timestamp};
 use std::rc::Rc;
@@ -61,22 +65,51 @@ impl Access {
             counters,
         }
     }
+
+    /// Decides anew.
+    pub(crate) fn decide(
+        core: &Core,
+        authorization: &[u8],
+        agent: &str,
+        scope: Option<&ScopePath>,
+        surface: Surface,
+    ) -> Self {
+        let (now, generation) = ((core.clock)(), core.generation());
+        Self::of(core, &caller_of(core, authorization, agent, now), generation, scope, surface)
+    }
+
+    /// Whether what was decided holds still.
+    pub(crate) fn holds(&self, core: &Core) -> bool {
+        self.generation == core.generation() && self.expires_at.is_none_or(|end| end > (core.clock)())
+    }
 }
 
-fn add(counter: &AtomicU64, value: u64) {
+/// Numbers refusals, so that what a client shows is found in the log.
+static REFUSALS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of one more refusal.
+pub(crate) fn refusal() -> u64 {
+    REFUSALS.fetch_add(1, Relaxed)
+}
+
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Relaxed);
 }
 
 /// Who holds the token of a request; anonymous when there is none that holds.
 pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
-    if head.authorization.is_empty() {
+    caller_of(core, &head.authorization, &head.agent, now)
+}
+
+fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> Caller {
+    if authorization.is_empty() {
         return Caller::ANONYMOUS;
     }
-    let Some(token) = token_in(&head.authorization) else { return Caller::ANONYMOUS };
+    let Some(token) = token_in(authorization) else { return Caller::ANONYMOUS };
     match core.authority().identify(&token, now) {
         Ok(caller) => caller,
         Err(error) => {
-            tracing::info!(client = %head.agent, "a token is not believed: {error}");
+            tracing::info!(client = agent, "a token is not believed: {error}");
             Caller::ANONYMOUS
         }
     }
@@ -89,19 +122,16 @@ pub(crate) fn access(
     surface: Surface,
 ) -> Rc<Access> {
     let core = &thread.core;
-    let (now, generation) = ((core.clock)(), core.generation());
     let mut key = head.authorization.clone();
     key.push(0);
     key.push(surface as u8);
     key.extend_from_slice(scope.map(ScopePath::as_str).unwrap_or_default().as_bytes());
     if let Some(access) = thread.met.borrow().get(&key)
-        && access.generation == generation
-        && access.expires_at.is_none_or(|end| end > now)
+        && access.holds(core)
     {
         return Rc::clone(access);
     }
-    let caller = caller(core, head, now);
-    let access = Rc::new(Access::of(core, &caller, generation, scope, surface));
+    let access = Rc::new(Access::decide(core, &head.authorization, &head.agent, scope, surface));
     let mut met = thread.met.borrow_mut();
     if met.len() >= MET {
         met.clear();
@@ -119,7 +149,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
     if let Some((scope, surface, rest)) = surface::split(&head.path) {
         let access = access(thread, head, scope.as_ref(), surface);
         return match surface::plan(surface, head.method, rest) {
-            Plan::Read { kind, key, facts } => read(core, conn, head, &access, kind, &key, facts).await,
+            Plan::Read { kind, key, facts } => read(thread, conn, head, &access, kind, &key, facts).await,
             Plan::Write { kind, key, shape, denied, policy } => {
                 let write = Write { kind, key, shape, denied, policy };
                 put(core, conn, head, &access, write).await
@@ -145,7 +175,11 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
         }
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
         (_, path) if path.starts_with("/-/admin/") => {
-            let (status, text) = crate::admin::answer(core, head);
+            // these may read the whole log, and others share this thread
+            let (core, asked) = (Arc::clone(&thread.core), head.clone());
+            let answer = tokio::task::spawn_blocking(move || crate::admin::answer(&core, &asked)).await;
+            let (status, text) = answer.unwrap_or((503, "this went wrong; see the log\n".to_owned()));
+            let core = &*thread.core;
             say(conn, core, head, status, &text).await
         }
         _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv)/KEY\n").await,
@@ -172,11 +206,14 @@ async fn drain(conn: &mut Connection, core: &Core, head: &Head) -> Result<(), En
 
 async fn forbid(core: &Core, conn: &mut Connection, head: &Head, access: &Access) -> Result<(), End> {
     add(&access.counters.denied, 1);
-    say(conn, core, head, 403, "this token may not write here\n").await
+    let (number, principal) = (refusal(), &access.provenance.principal);
+    tracing::info!(number, path = %head.path, client = %head.agent, principal, "a write is refused");
+    let text = format!("{}: this token may not write here (refusal {number})\n", head.path);
+    say(conn, core, head, 403, &text).await
 }
 
 /// Looks in the scopes of a caller, nearest first. A failure of the store is a miss.
-fn look<T>(
+pub(crate) fn look<T>(
     access: &Access,
     kind: Kind,
     key: &str,
@@ -195,8 +232,16 @@ fn look<T>(
     None
 }
 
+/// What is sent.
+enum Sent {
+    /// What was found, with what is in the buffer.
+    Found(Found),
+    /// From this place in a file of the log.
+    Log(Facts, Log, u64),
+}
+
 async fn read(
-    core: &Core,
+    thread: &Thread,
     conn: &mut Connection,
     head: &Head,
     access: &Access,
@@ -204,6 +249,7 @@ async fn read(
     key: &str,
     facts_only: bool,
 ) -> Result<(), End> {
+    let core = &*thread.core;
     if kind == Kind::Content && key == action::EMPTY {
         // nobody uploads nothing (bazel#11063)
         add(&access.counters.hits, 1);
@@ -211,13 +257,25 @@ async fn read(
         return conn.send(None).await;
     }
     let refers = kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key));
-    let mut entry = std::mem::take(&mut conn.entry);
+    let (mut entry, now) = (std::mem::take(&mut conn.entry), (core.clock)());
     let found = look(access, kind, key, |scope, name| {
         if facts_only && !refers {
             let facts = core.store.facts(name)?;
-            return Ok(facts.map(|facts| Found { facts, place: Place::Buffer(0..0) }));
+            return Ok(facts.map(|facts| Sent::Found(Found { facts, place: Place::Buffer(0..0) })));
         }
-        let found = core.store.get(name, &mut entry)?;
+        let whole = thread.checked.borrow().entry(name, now).filter(|_| !refers);
+        if let Some(whole) = whole
+            && let Some(log) = core.store.still(name, &whole.placed)
+        {
+            return Ok(Some(Sent::Log(whole.facts, log, whole.placed.at)));
+        }
+        let found = core.store.get_placed(name, &mut entry)?;
+        if let Some((Found { facts, .. }, Some(placed))) = &found
+            && facts.size >= checked::LEAST
+        {
+            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, now);
+        }
+        let found = found.map(|(found, _)| found);
         if refers
             && let Some(Found { place: Place::Buffer(range), .. }) = &found
             && !complete(core, access, kind, entry.get(range.clone()).unwrap_or_default())
@@ -227,17 +285,18 @@ async fn read(
             core.store.remove(&name)?;
             return Ok(None);
         }
-        Ok(found)
+        Ok(found.map(Sent::Found))
     });
     conn.entry = entry;
-    let Some((depth, found)) = found else {
+    let Some((depth, sent)) = found else {
         add(&access.counters.misses, 1);
         conn.begin(404, 0, head.keep_alive, &[]);
         return conn.send(None).await;
     };
     let counters = &access.counters;
     add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
-    let Facts { digest, size, .. } = found.facts;
+    let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
+    let Facts { digest, size, .. } = *facts;
     let tag = format!("\"{}\"", digest.hex());
     let range =
         head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
@@ -262,19 +321,23 @@ async fn read(
         return conn.send(None).await;
     }
     add(&counters.bytes_out, part.end - part.start);
+    let found = match sent {
+        Sent::Found(found) => found,
+        Sent::Log(_, log, at) => return conn.send_file(log.file(), at + part.start..at + part.end).await,
+    };
     match found.place {
         Place::Buffer(range) => {
             let from = range.start + part.start as usize;
             conn.send_entry(from..range.start + part.end as usize).await
         }
         Place::Large(_) if size == 0 => conn.send(None).await,
-        Place::Large(large) => conn.send_large(&large, part).await,
+        Place::Large(large) => conn.send_large(thread, &large, part).await,
     }
 }
 
-/// Whether everything that an action result or a `narinfo` refers to can be read by this caller. Asking marks it as used, so that it
-/// outlives the build that was just promised it.
-fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
+/// Whether everything that an action result or a `narinfo` refers to can be read by this caller. Asking leases it, so that
+/// it outlives the build that was just promised it (bazel#8250).
+pub(crate) fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
     if kind == Kind::Nix {
         let Some(info) = nix::narinfo(result) else { return false };
         let file = look(access, Kind::Nix, &info.url, |_, name| core.store.facts(name));
@@ -284,24 +347,84 @@ fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
         return true;
     }
     let Some(references) = action::references(result) else { return false };
-    let there = |digest: &Digest| {
-        let key = digest.hex();
-        key == action::EMPTY || look(access, Kind::Content, &key, |_, name| core.store.facts(name)).is_some()
-    };
-    let mut buffer = Vec::new();
+    let there = |digest: &Digest| promised(core, access, &digest.hex());
     references.contents.iter().all(there)
         && references.trees.iter().all(|tree| {
-            let found = look(access, Kind::Content, &tree.hex(), |_, name| core.store.get(name, &mut buffer));
-            match found {
-                Some((_, Found { place: Place::Buffer(range), .. })) => {
-                    let files = action::tree_files(buffer.get(range).unwrap_or_default());
-                    files.is_some_and(|files| files.iter().all(there))
-                }
-                // a tree of more than a megabyte is taken on trust
-                Some(_) => true,
-                None => tree.hex() == action::EMPTY,
-            }
+            let files = content(core, access, tree, LARGEST_TREE).and_then(|tree| action::tree_files(&tree));
+            files.is_some_and(|files| files.iter().all(there))
         })
+        && references.roots.iter().all(|root| {
+            let mut whole = true;
+            let walked = walk(core, access, *root, |directory| match directory {
+                Some((_, directory)) => whole &= directory.files.iter().all(there),
+                None => whole = false,
+            });
+            whole && walked
+        })
+}
+
+/// Largest message that a result refers to and that is read into memory.
+const LARGEST_TREE: u64 = 64 << 20;
+/// Most directories below one.
+const MOST_DIRECTORIES: usize = 100_000;
+
+/// Whether this caller can read a content; if so, it is leased.
+pub(crate) fn promised(core: &Core, access: &Access, key: &str) -> bool {
+    let lease = |_: &ScopePath, name| Ok(core.store.lease(name, LEASE_MINUTES)?.then_some(()));
+    key == action::EMPTY || look(access, Kind::Content, key, lease).is_some()
+}
+
+/// A content as a whole, leased; nothing when it is not here or larger than this.
+pub(crate) fn content(core: &Core, access: &Access, digest: &Digest, most: u64) -> Option<Vec<u8>> {
+    let key = digest.hex();
+    if key == action::EMPTY {
+        return Some(Vec::new());
+    }
+    let mut buffer = Vec::new();
+    let (_, found) = look(access, Kind::Content, &key, |_, name| {
+        let found = core.store.get(name, &mut buffer)?;
+        core.store.lease(name, LEASE_MINUTES)?;
+        Ok(found)
+    })?;
+    if found.facts.size > most {
+        return None;
+    }
+    match found.place {
+        Place::Buffer(range) => Some(buffer.get(range)?.to_vec()),
+        Place::Large(large) => {
+            let mut whole = Vec::new();
+            for number in 0..large.pieces() {
+                large.piece(number, &mut buffer).ok()?;
+                whole.extend_from_slice(&buffer);
+            }
+            Some(whole)
+        }
+    }
+}
+
+/// Shows a directory and those below it, each once; `None` for one that is not here or is none. Whether there were few enough.
+pub(crate) fn walk(
+    core: &Core,
+    access: &Access,
+    root: Digest,
+    mut see: impl FnMut(Option<(&[u8], &action::Directory)>),
+) -> bool {
+    let (mut met, mut next) =
+        (std::collections::BTreeSet::from([root]), std::collections::VecDeque::from([root]));
+    while let Some(digest) = next.pop_front() {
+        let bytes = content(core, access, &digest, LARGEST_TREE);
+        let directory = bytes.as_deref().and_then(action::directory);
+        see(bytes.as_deref().zip(directory.as_ref()));
+        for below in directory.into_iter().flat_map(|directory| directory.directories) {
+            if met.insert(below) {
+                next.push_back(below);
+            }
+        }
+        if met.len() > MOST_DIRECTORIES {
+            return false;
+        }
+    }
+    true
 }
 
 struct Write {
@@ -344,16 +467,39 @@ async fn put(
     };
     // in a scope of its own a job may rewrite what it likes
     let policy = if access.grant.trusted { write.policy } else { Policy::Replace };
+    // what came with the head is stored from where it lies
+    let (held, incoming) = match incoming {
+        Incoming::Here(range) => (Some(std::mem::take(&mut conn.buffer)), Incoming::Here(range)),
+        incoming => (None, incoming),
+    };
+    let small = match (&incoming, &held) {
+        (Incoming::Memory(bytes), _) => Some(&bytes[..]),
+        (Incoming::Here(range), Some(held)) => held.get(range.clone()),
+        _ => None,
+    };
+    let checked = small.map(|bytes| match shape::check(write.shape, &name.key, bytes) {
+        // cachix#251: what was cut off on its way must not be announced
+        Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, bytes) => {
+            Err(shape::ShapeError::NoFile)
+        }
+        Ok(()) => {
+            let body = match Digest::from_hex(&name.key) {
+                // it was just found to be theirs
+                Ok(digest) if write.shape == Shape::Content => Body::Checked(bytes, digest),
+                _ => Body::Inline(bytes),
+            };
+            Ok(core.store.put(&name, body, policy, &by).map(|put| (put, bytes.len() as u64)))
+        }
+        Err(wrong) => Err(wrong),
+    });
+    if let Some(held) = held {
+        conn.buffer = held;
+    }
     let stored = match incoming {
-        Incoming::Memory(bytes) => match shape::check(write.shape, &name.key, &bytes) {
-            Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, &bytes) => {
-                // cachix#251: what was cut off on its way must not be announced
-                return malformed(conn, head, access, &name, shape::ShapeError::NoFile).await;
-            }
-            Ok(()) => {
-                core.store.put(&name, Body::Inline(&bytes), policy, &by).map(|put| (put, bytes.len() as u64))
-            }
-            Err(wrong) => return malformed(conn, head, access, &name, wrong).await,
+        Incoming::Memory(_) | Incoming::Here(_) => match checked {
+            Some(Ok(stored)) => stored,
+            Some(Err(wrong)) => return malformed(conn, head, access, &name, wrong).await,
+            None => Err(StoreError::TooLong("content")),
         },
         Incoming::File(spool) => {
             let size = spool.size();
@@ -370,13 +516,17 @@ async fn put(
         }
         Incoming::Discarded => return say_after_body(conn, head, 200, "").await,
     };
-    let (Put { outcome, ticket }, size) = match stored {
-        Ok(stored) => stored,
-        Err(error) => return fail(head, access, &error),
+    let settled = match stored {
+        Ok((put, size)) => core.store.settled(put.ticket).await.map(|()| (put.outcome, size)),
+        Err(error) => Err(error),
     };
-    if let Err(error) = core.store.settled(ticket).await {
-        return fail(head, access, &error);
-    }
+    let (outcome, size) = match settled {
+        Ok(settled) => settled,
+        Err(error) => {
+            let Wrong { status, reason } = failed(head, access, &error);
+            return say_after_body(conn, head, status, &format!("{reason}\n")).await;
+        }
+    };
     let (counter, status, text) = match outcome {
         Outcome::New | Outcome::Replaced => {
             add(&counters.bytes_in, size);
@@ -408,11 +558,18 @@ async fn malformed(
     wrong: shape::ShapeError,
 ) -> Result<(), End> {
     add(&access.counters.malformed, 1);
-    tracing::warn!(entry = %name, client = %head.agent, "an entry is refused: {wrong}");
-    say_after_body(conn, head, 422, &format!("{wrong}\n")).await
+    let number = refusal();
+    tracing::warn!(number, entry = %name, client = %head.agent, "an entry is refused: {wrong}");
+    // a client that shows this names digest and reason, and the log is found by the number (bazel#16454)
+    say_after_body(conn, head, 422, &format!("{}: {wrong} (refusal {number})\n", name.key)).await
 }
 
 fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {
+    // what may be left of the body is not read
+    Err(failed(head, access, error).into())
+}
+
+fn failed(head: &Head, access: &Access, error: &StoreError) -> Wrong {
     add(&access.counters.failures, 1);
     tracing::error!(client = %head.agent, "storing an entry: {error}");
     let status = match error {
@@ -420,8 +577,7 @@ fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {
         StoreError::TooLong(_) => 400,
         _ => 503,
     };
-    // what may be left of the body is not read
-    Err(Wrong { status, reason: "the entry was not stored" }.into())
+    Wrong { status, reason: "the entry was not stored" }
 }
 
 async fn remove(

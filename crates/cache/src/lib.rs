@@ -5,21 +5,26 @@
 //! - [`name`] and [`store`]: names of entries for each scope, bytes once for all; a log of segments and an index in memory.
 //! - [`http`]: HTTP/1.1 as build tools speak it, on one thread for each core; `connection` and `exchange` use it.
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
+//! - `grpc`: the Remote Execution API, on connections that begin with the preface of HTTP/2.
 //! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
 //! - [`github`]: GitHub's own cache and artifact services, for its official clients.
 //! - [`identity`]: exchanges tokens of forges for tokens of this cache.
 //! - [`service`]: puts them together.
 //!
 //! What holds everywhere: a caller writes to its own scope or to none; a miss is 404 and never 401; bytes that fail their
-//! checksum are never sent, they become a miss.
+//! checksum are never sent, they become a miss. What is larger than a few KiB is checked when it is first sent and then
+//! every five minutes (`checked`).
 
 pub mod action;
 pub mod admin;
 pub mod authority;
+mod checked;
 mod connection;
 mod exchange;
 pub mod figures;
 pub mod github;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 pub mod http;
 pub mod identity;
 pub mod name;

@@ -21,7 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the index is written to disk.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
-/// How often the store is brought within its limits.
+/// How often some entries are read again.
+const SCRUB_EVERY: Duration = Duration::from_secs(10);
+/// Bytes that are read again each second: 50 GiB take less than a day.
+pub const SCRUB_BYTES: u64 = 1 << 20;
+/// How often the store is brought within its limits; at once when it is over its capacity.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// What a service is started with.
@@ -37,6 +41,8 @@ pub struct Options {
     pub largest: u64,
     /// Threads; one for each core when 0.
     pub threads: usize,
+    /// Bytes of entries that are read again each second, in the background; [`SCRUB_BYTES`] is usual, 0 is never.
+    pub scrub_bytes: u64,
     /// The time.
     pub clock: Clock,
 }
@@ -141,6 +147,8 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
 
 /// Starts a service that exchanges tokens of forges for its own, when it has a key to sign them with.
 pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, ServiceError> {
+    // an entry that takes half of the space would drive out everything else, so it is refused before it is read
+    let largest = options.largest.min(options.store.capacity / 2);
     let (folder, capacity) = (options.store.folder.clone(), options.store.capacity);
     let store = LogStore::open(options.store, Arc::clone(&options.clock))?;
     let sync = store.durability() == crate::store::log::Durability::Group;
@@ -150,7 +158,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         store,
         figures: Figures::default(),
         clock: options.clock,
-        largest: options.largest,
+        largest,
         github,
         exchange: crate::identity::Exchange::new(minter),
         authority: RwLock::new(Arc::new(authority)),
@@ -175,7 +183,8 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     }
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
-        let (mut maintained, mut written) = (Instant::now(), Instant::now());
+        let mut maintained = Instant::now();
+        let (mut written, mut scrubbed) = (maintained, maintained);
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
             match read_authority(&options.authority) {
@@ -187,14 +196,23 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
                 Ok(_) => {}
                 Err(error) => tracing::warn!("keeping the last good authority: {error}"),
             }
-            if maintained.elapsed() > MAINTAIN_EVERY {
+            if kept.store.over() || maintained.elapsed() > MAINTAIN_EVERY {
                 maintained = Instant::now();
                 kept.github.uploads.expire((kept.clock)());
                 if let Err(error) = kept.store.maintain(&|scope| kept.limits(scope)) {
                     tracing::error!("keeping the store within its limits: {error}");
                 }
             }
-            if written.elapsed() > SNAPSHOT_EVERY {
+            if scrubbed.elapsed() > SCRUB_EVERY {
+                let bytes = options.scrub_bytes * scrubbed.elapsed().as_secs();
+                scrubbed = Instant::now();
+                if bytes > 0
+                    && let Err(error) = kept.store.scrub_some(bytes)
+                {
+                    tracing::error!("reading entries again: {error}");
+                }
+            }
+            if written.elapsed() > SNAPSHOT_EVERY || kept.store.wants_snapshot() {
                 written = Instant::now();
                 if let Err(error) = kept.store.snapshot() {
                     tracing::error!("writing the index: {error}");

@@ -32,6 +32,8 @@ pub enum Surface {
     Nix,
     /// Any client, by key.
     Keyed,
+    /// Bazel and others over gRPC, see `grpc`. It has no paths.
+    Remote,
     /// GitHub's cache and artifact services, which [`crate::github`] answers.
     Github,
 }
@@ -50,6 +52,7 @@ impl Surface {
             Surface::Bazel => "bazel",
             Surface::Nix => "nix",
             Surface::Keyed => "kv",
+            Surface::Remote => "reapi",
             Surface::Github => "github",
         }
     }
@@ -213,6 +216,7 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
             };
             (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, Policy::Keep)
         }
+        Surface::Remote => return refuse(404, "this is spoken over gRPC"),
         Surface::Github => return refuse(404, "this is no call of GitHub's services"),
         Surface::Keyed => (Kind::Keyed, key.to_owned(), Shape::Any, Denied::Forbidden, Policy::Keep),
     };

@@ -358,3 +358,227 @@ fn purged_name_stays_gone_when_its_bytes_move_for_another() {
         assert_eq!(read(&store, &name("main", "poison")), None, "round {round}");
     }
 }
+
+/// bazel-remote#529: nothing has to be read before the first answer but the head of the snapshot and the end of the log.
+/// What is asked for before its part of the index is in memory is looked for all the same: an early miss would be a lie,
+/// and an early write must not be undone by what the snapshot knew.
+#[test]
+fn bazel_remote_529_entry_is_found_while_the_index_is_still_on_disk() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let (content, large) = (some_bytes(300, 1), some_bytes(2 << 20, 2));
+    for round in 0..6u32 {
+        let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+        // at once, in an order that has nothing to do with that of the index
+        for before in (0..round * 300).rev() {
+            let found = read(&store, &name("a", &format!("{before}")));
+            match before % 3 {
+                0 => assert_eq!(found, Some(before.to_le_bytes().to_vec()), "{before} in round {round}"),
+                1 => assert_eq!(found, Some(content.clone()), "{before} in round {round}"),
+                _ => assert_eq!(found, None, "{before} in round {round}"),
+            }
+        }
+        for number in round * 300..(round + 1) * 300 {
+            let key = name("a", &format!("{number}"));
+            put(&store, &key, if number % 3 == 0 { b"first" } else { &content });
+        }
+        put(&store, &name("b", "large"), &large);
+        if round % 2 == 0 {
+            store.snapshot().unwrap();
+        }
+        // behind the snapshot
+        for number in round * 300..(round + 1) * 300 {
+            let key = name("a", &format!("{number}"));
+            match number % 3 {
+                0 => assert_eq!(put(&store, &key, &number.to_le_bytes()), Outcome::Replaced),
+                1 => assert_eq!(put(&store, &key, &content), Outcome::Same),
+                _ => assert!(store.remove(&key).unwrap()),
+            }
+        }
+        store.remove(&name("b", "large")).unwrap();
+        put(&store, &name("b", "large again"), &large);
+    }
+    let mut store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    assert!(read(&store, &name("b", "large again")).unwrap() == large);
+    store.loaded();
+    assert!(read(&store, &name("b", "large again")).unwrap() == large, "the log named it again");
+    let uses: Vec<_> = store.uses().iter().map(|scope| (scope.entries, scope.bytes)).collect();
+    assert_eq!(uses, [(1200, 600 * 4 + 600 * 300), (1, 2 << 20)]);
+    assert_eq!(store.scrub().unwrap(), (1201, 0));
+}
+
+/// A part of the snapshot that the disk lost costs a look through the log and no entry.
+#[test]
+fn damaged_snapshot_costs_no_entry() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    {
+        let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+        for number in 0..3000u32 {
+            put(&store, &name("a", &format!("{number}")), &number.to_le_bytes());
+            put(&store, &name("b", &format!("{number}")), &number.to_le_bytes());
+        }
+        put(&store, &name("a", "gone"), b"gone");
+        store.remove(&name("a", "gone")).unwrap();
+        store.snapshot().unwrap();
+    }
+    let path = folder.path().join("index.snap");
+    let mut bytes = fs_err::read(&path).unwrap();
+    let images = bytes.len() - 150_000;
+    (images..bytes.len()).step_by(3001).for_each(|at| bytes[at] ^= 1);
+    fs_err::write(&path, &bytes).unwrap();
+    let mut store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    store.loaded();
+    for number in 0..3000u32 {
+        for scope in ["a", "b"] {
+            let found = read(&store, &name(scope, &format!("{number}")));
+            assert_eq!(found, Some(number.to_le_bytes().to_vec()), "{number} of {scope}");
+        }
+    }
+    assert_eq!(read(&store, &name("a", "gone")), None);
+    assert_eq!(store.uses().iter().map(|scope| scope.entries).collect::<Vec<_>>(), [3000, 3000]);
+}
+
+/// A snapshot shows one moment though puts go on while it is written; what they did is in the log behind it.
+#[test]
+fn puts_go_on_while_the_snapshot_is_written() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let written = {
+        let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                let mut number = 0u32;
+                while !done.load(Ordering::SeqCst) {
+                    put(&store, &name("a", &format!("{}", number % 5000)), &number.to_le_bytes());
+                    if number % 7 == 0 {
+                        store.remove(&name("a", &format!("{}", number / 2 % 5000))).unwrap();
+                    }
+                    number += 1;
+                }
+            });
+            (0..10).for_each(|_| store.snapshot().unwrap());
+            done.store(true, Ordering::SeqCst);
+            writing.join().unwrap();
+        });
+        let mut listed = store.list(None).unwrap();
+        listed.iter_mut().for_each(|entry| entry.idle_minutes = 0);
+        (listed, store.uses())
+    };
+    let mut store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    store.loaded();
+    let mut listed = store.list(None).unwrap();
+    listed.iter_mut().for_each(|entry| entry.idle_minutes = 0);
+    assert!((listed, store.uses()) == written);
+}
+
+/// attic#155, LMCache: a write of bytes whose stored copy is damaged must store them again, not point at the damage.
+#[test]
+fn write_of_bytes_whose_copy_is_damaged_stores_them_again() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    let bytes = some_bytes(5000, 1);
+    put(&store, &name("a", "k"), &bytes);
+    let path = folder.path().join("seg/00000001.fyl");
+    let mut file = fs_err::read(&path).unwrap();
+    file[1000] ^= 1;
+    fs_err::write(&path, &file).unwrap();
+    put(&store, &name("b", "k"), &bytes);
+    assert_eq!(read(&store, &name("b", "k")).unwrap(), bytes);
+    assert_eq!(put(&store, &name("a", "k"), &bytes), Outcome::New, "the damaged one is no entry");
+    assert_eq!(read(&store, &name("a", "k")).unwrap(), bytes);
+}
+
+/// nativelink#2715: what removes the old file of a content must not remove the new one.
+#[test]
+fn nativelink_2715_content_written_again_survives_the_removal_of_the_old_one() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    let bytes = some_bytes(2 << 20, 1);
+    for _ in 0..5 {
+        put(&store, &name("a", "k"), &bytes);
+        assert!(store.remove(&name("a", "k")).unwrap());
+        put(&store, &name("a", "k"), &bytes);
+        store.maintain(&|_| Limits::default()).unwrap();
+        assert!(read(&store, &name("a", "k")).unwrap() == bytes);
+    }
+    assert_eq!(fs_err::read_dir(folder.path().join("incoming")).unwrap().count(), 0);
+}
+
+/// nativelink#2024: an entry that can never fit is refused up front; bazel-remote#838: beyond the hard limit writes are
+/// refused, and reads go on.
+#[test]
+fn nativelink_2024_entry_larger_than_the_cache_is_refused_and_nothing_is_lost_for_it() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let config = Config { capacity: 1 << 20, segment: 64 << 10, ..Config::new(folder.path()) };
+    let store = LogStore::open(config, minutes.clock()).unwrap();
+    put(&store, &name("a", "k"), b"small");
+    let mut spool = store.spool().unwrap();
+    spool.write(&some_bytes(2 << 20, 1)).unwrap();
+    let body = Body::Large(spool.finish(false).unwrap());
+    let refused = store.put(&name("a", "too large"), body, Policy::Replace, &by("x"));
+    assert!(matches!(refused, Err(forgeyard_cache::store::StoreError::Full(_))), "{refused:?}");
+    assert_eq!(read(&store, &name("a", "k")).unwrap(), b"small");
+    // nobody evicts meanwhile
+    let full = (0..40u8).find_map(|number| {
+        let bytes = some_bytes(60_000, number);
+        store.put(&name("a", &number.to_string()), Body::Inline(&bytes), Policy::Replace, &by("x")).err()
+    });
+    assert!(matches!(full, Some(forgeyard_cache::store::StoreError::Full(_))), "{full:?}");
+    assert_eq!(read(&store, &name("a", "k")).unwrap(), b"small");
+    store.maintain(&|_| Limits::default()).unwrap();
+    put(&store, &name("a", "after"), b"after");
+    assert!(store.totals().disk_bytes <= 1 << 20);
+}
+
+/// Contents of a file each count against the capacity like any other, however few records name them.
+#[test]
+fn large_contents_are_evicted_when_they_do_not_fit() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let config = Config { capacity: 24 << 20, segment: 64 << 10, ..Config::new(folder.path()) };
+    let store = LogStore::open(config, minutes.clock()).unwrap();
+    for number in 0..30u8 {
+        put(&store, &name("a", &number.to_string()), &some_bytes(2 << 20, number));
+        minutes.pass(1);
+        assert!(read(&store, &name("a", "0")).is_some(), "it is used all the time: {number}");
+        store.maintain(&|_| Limits::default()).unwrap();
+        assert!(store.totals().disk_bytes <= 24 << 20, "after {number}");
+    }
+    assert!(read(&store, &name("a", "29")).is_some());
+    assert_eq!(read(&store, &name("a", "1")), None);
+    let files = fs_err::read_dir(folder.path().join("large")).unwrap();
+    let files: usize = files.map(|folder| fs_err::read_dir(folder.unwrap().path()).unwrap().count()).sum();
+    assert!(files <= 12, "{files} files");
+}
+
+/// A pass in small steps finds what one big pass finds, goes on after a restart, and a damaged large content becomes a miss
+/// that the next write repairs.
+#[test]
+fn scrub_goes_on_where_it_stopped_and_finds_damage() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let large = some_bytes(2 << 20, 9);
+    let mut store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    for number in 0..50u8 {
+        put(&store, &name("a", &number.to_string()), &some_bytes(5000, number));
+    }
+    put(&store, &name("a", "large"), &large);
+    let path = folder.path().join("seg/00000001.fyl");
+    let mut bytes = fs_err::read(&path).unwrap();
+    bytes[200_000] ^= 1;
+    fs_err::write(&path, &bytes).unwrap();
+    let hex = Digest::of(&large).hex();
+    let path = folder.path().join("large").join(&hex[..2]).join(&hex);
+    let mut bytes = fs_err::read(&path).unwrap();
+    bytes[1_500_000] ^= 1;
+    fs_err::write(&path, &bytes).unwrap();
+    for _ in 0..20 {
+        store.scrub_some(20_000).unwrap();
+        drop(store);
+        store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    }
+    let there =
+        (0..50u8).filter(|number| store.facts(name("a", &number.to_string()).hash()).unwrap().is_some());
+    let before = there.count();
+    assert_eq!(before, 49, "the pass found the damaged one before anybody asked");
+    assert_eq!(read(&store, &name("a", "large")), None);
+    put(&store, &name("a", "large"), &large);
+    assert!(read(&store, &name("a", "large")).unwrap() == large);
+}

@@ -1,154 +1,343 @@
 //! The index in memory: from the hash of a name, or half of a digest, to a place in the log.
 //!
-//! A slot is 32 bytes: 16 of hash and 16 of place, size, last use and scope. Tables are split by hash into shards with a
-//! lock each. A shard is an open-addressed table that grows by a quarter, so that it is between two thirds and five
-//! sixths full; removal closes the gap by moving later slots back, so there are no tombstones.
+//! A name costs 16 bytes and a content that names can share 8. What makes that possible is that neither keeps its hash:
+//! ten bits of it choose the shard, a few more (the *print*) are kept, and whoever finds a slot reads the record there
+//! and looks whether it is the one that was meant. So a lookup answers with *candidates*, of which there is hardly ever
+//! more than one: 41 bits of a name are compared, 28 of a digest.
+//!
+//! ```text
+//! Slot, a name       segment 22 | place / 64: 22 | length / 64: 15 | minute of last use 20 | scope 18 | print 31
+//! Spot, a content    segment 22 | place / 64: 22 | linked 1 | used 1 | print 18
+//! ```
+//!
+//! Tables are split into shards with a lock each. A shard is an open-addressed table that grows by a quarter, so that it
+//! is between two thirds and five sixths full; removal closes the gap by moving later slots back, so there are no
+//! tombstones. A name with its content costs 36 bytes at worst and 32 on average.
+//!
+//! A shard may be *away*: still in the snapshot on disk, with the changes that the log made since. And it may have to be
+//! *saved* before it changes: then a snapshot is being written that is to show it as it is now. Both are in `snapshot`.
 
+use super::snapshot::{Away, Save};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const SHARDS: usize = 64;
+/// Shards of a table. Both tables are split by the same bits.
+pub const SHARDS: usize = 1024;
 
-/// Where a record lies, how long it is, when it was last used, and for names the number of the scope.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+const fn mask(bits: u32) -> u32 {
+    (1 << bits) - 1
+}
+
+/// Largest number of a segment.
+pub const LAST_SEGMENT: u32 = mask(22);
+/// Largest number of a scope.
+pub const LAST_SCOPE: u32 = mask(18);
+/// Largest number of a minute: they wrap after two years.
+pub const LAST_MINUTE: u32 = mask(20);
+/// Largest place of a record in a segment.
+pub const LAST_PLACE: u64 = (mask(22) as u64) * 64;
+
+/// Minutes between two minutes that wrap. A time that seems to lie ahead is now.
+pub const fn minutes_since(then: u32, now: u32) -> u32 {
+    let passed = now.wrapping_sub(then) & LAST_MINUTE;
+    if passed > LAST_MINUTE / 2 { 0 } else { passed }
+}
+
+/// How far a minute lies ahead: so long a lease still holds. Nothing for one that has passed.
+pub const fn minutes_ahead(until: u32, now: u32) -> u32 {
+    let ahead = until.wrapping_sub(now) & LAST_MINUTE;
+    if ahead > LAST_MINUTE / 2 { 0 } else { ahead }
+}
+
+/// What a table keeps.
+pub trait Word: Copy + Default + PartialEq + std::fmt::Debug + Send {
+    /// Bits of the print.
+    const PRINT: u32;
+    /// Bytes on disk.
+    const BYTES: usize;
+    /// Its print.
+    fn print(self) -> u32;
+    /// With this print.
+    fn with_print(self, print: u32) -> Self;
+    /// Whether both name the same record.
+    fn same_place(self, other: Self) -> bool;
+    /// Appends it as it is on disk.
+    fn write(self, to: &mut Vec<u8>);
+    /// From so many bytes; a free place when there are fewer.
+    fn read(bytes: &[u8]) -> Self;
+}
+
+/// A name: where its record lies, how long it is, when it was last used, and the number of its scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slot(u128);
 
-/// Largest number of a scope, and of a minute.
-pub const MASK24: u32 = 0xff_ffff;
-
 impl Slot {
-    /// Packs. `at` is a multiple of 64 below 1 GiB, `segment` and `scope` are below 2^24.
-    pub fn new(segment: u32, at: u64, len: u32, minute: u32, scope: u32) -> Self {
-        let field = |value: u32, shift: u32| u128::from(value & MASK24) << shift;
-        let at = u32::try_from(at / 64).unwrap_or(MASK24);
-        Self(u128::from(len) | field(segment, 32) | field(at, 56) | field(minute, 80) | field(scope, 104))
+    /// Packs. `at` and `len` are multiples of 64.
+    pub fn new(segment: u32, at: u64, len: u64, minute: u32, scope: u32) -> Self {
+        let field = |value: u32, bits: u32, shift: u32| u128::from(value & mask(bits)) << shift;
+        let (at, len) = ((at / 64) as u32, (len / 64) as u32);
+        Self(
+            field(segment, 22, 0)
+                | field(at, 22, 22)
+                | field(len, 15, 44)
+                | field(minute, 20, 59)
+                | field(scope, 18, 79),
+        )
     }
 
-    fn field(self, shift: u32) -> u32 {
-        (self.0 >> shift) as u32 & MASK24
+    fn field(self, bits: u32, shift: u32) -> u32 {
+        (self.0 >> shift) as u32 & mask(bits)
     }
 
     /// Number of the segment.
     pub fn segment(self) -> u32 {
-        self.field(32)
+        self.field(22, 0)
     }
 
     /// Place in it.
     pub fn at(self) -> u64 {
-        u64::from(self.field(56)) * 64
+        u64::from(self.field(22, 22)) * 64
     }
 
     /// Bytes of the record.
     #[expect(clippy::len_without_is_empty, reason = "a record is never empty")]
-    pub fn len(self) -> u32 {
-        self.0 as u32
+    pub fn len(self) -> u64 {
+        u64::from(self.field(15, 44)) * 64
     }
 
     /// Minute of the last use.
     pub fn minute(self) -> u32 {
-        self.field(80)
+        self.field(20, 59)
     }
 
     /// Number of the scope.
     pub fn scope(self) -> u32 {
-        self.field(104)
-    }
-
-    /// Whether both name the same record.
-    pub fn same_place(self, other: Slot) -> bool {
-        self.segment() == other.segment() && self.at() == other.at()
+        self.field(18, 79)
     }
 
     /// At another place.
     pub fn moved(self, segment: u32, at: u64) -> Self {
-        Self::new(segment, at, self.len(), self.minute(), self.scope())
+        Self::new(segment, at, self.len(), self.minute(), self.scope()).with_print(self.print())
     }
 
     /// Used at this minute.
     pub fn used(self, minute: u32) -> Self {
-        Self(self.0 & !(u128::from(MASK24) << 80) | u128::from(minute & MASK24) << 80)
-    }
-
-    /// As a number, for the snapshot.
-    pub const fn bits(self) -> u128 {
-        self.0
-    }
-
-    /// From the snapshot.
-    pub const fn from_bits(bits: u128) -> Self {
-        Self(bits)
+        Self(self.0 & !(u128::from(LAST_MINUTE) << 59) | u128::from(minute & LAST_MINUTE) << 59)
     }
 }
 
-/// One shard. A hash of zero marks a free place; the hash zero itself is kept as one.
+impl Word for Slot {
+    const PRINT: u32 = 31;
+    const BYTES: usize = 16;
+
+    fn print(self) -> u32 {
+        self.field(31, 97)
+    }
+
+    fn with_print(self, print: u32) -> Self {
+        Self(self.0 & ((1 << 97) - 1) | u128::from(print) << 97)
+    }
+
+    fn same_place(self, other: Self) -> bool {
+        (self.0 ^ other.0) as u64 & ((1 << 44) - 1) == 0
+    }
+
+    fn write(self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Self {
+        Self(bytes.try_into().map_or(0, u128::from_le_bytes))
+    }
+}
+
+/// A content that names can share: where the record lies that carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spot(u64);
+
+impl Spot {
+    const LINKED: u64 = 1 << 44;
+    const USED: u64 = 1 << 45;
+
+    /// Packs. `at` is a multiple of 64.
+    pub fn new(segment: u32, at: u64) -> Self {
+        Self(u64::from(segment & mask(22)) | (at / 64 & u64::from(mask(22))) << 22)
+    }
+
+    /// Number of the segment.
+    pub const fn segment(self) -> u32 {
+        self.0 as u32 & mask(22)
+    }
+
+    /// Place in it.
+    pub const fn at(self) -> u64 {
+        (self.0 >> 22 & mask(22) as u64) * 64
+    }
+
+    /// Another name links to it.
+    pub const fn linked(self) -> bool {
+        self.0 & Self::LINKED != 0
+    }
+
+    /// It was read or written through a link since it was last moved.
+    pub const fn used(self) -> bool {
+        self.0 & Self::USED != 0
+    }
+
+    /// At another place, not used there yet.
+    pub fn moved(self, segment: u32, at: u64) -> Self {
+        let linked = self.0 & Self::LINKED;
+        Self(Self::new(segment, at).0 | linked).with_print(self.print())
+    }
+
+    const fn through_a_link(self) -> Self {
+        Self(self.0 | Self::LINKED | Self::USED)
+    }
+}
+
+impl Word for Spot {
+    const PRINT: u32 = 18;
+    const BYTES: usize = 8;
+
+    fn print(self) -> u32 {
+        (self.0 >> 46) as u32
+    }
+
+    fn with_print(self, print: u32) -> Self {
+        Self(self.0 & ((1 << 46) - 1) | u64::from(print) << 46)
+    }
+
+    fn same_place(self, other: Self) -> bool {
+        (self.0 ^ other.0) & ((1 << 44) - 1) == 0
+    }
+
+    fn write(self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Self {
+        Self(bytes.try_into().map_or(0, u64::from_le_bytes))
+    }
+}
+
+/// Number of the shard of a hash.
+pub const fn shard_of(hash: u128) -> usize {
+    hash as usize % SHARDS
+}
+
+const fn print_of<W: Word>(hash: u128) -> u32 {
+    (hash >> 64) as u32 & mask(W::PRINT)
+}
+
+/// Candidates for a hash; hardly ever more than one.
+#[derive(Debug)]
+pub struct Few<W> {
+    first: Option<W>,
+    more: Vec<W>,
+}
+
+impl<W: Word> Iterator for Few<W> {
+    type Item = W;
+
+    fn next(&mut self) -> Option<W> {
+        self.first.take().or_else(|| self.more.pop())
+    }
+}
+
+/// One shard. A default word marks a free place: no record lies at the beginning of a segment.
 #[derive(Debug, Default)]
-struct Shard {
-    places: Vec<(u128, u128)>,
-    full: usize,
+pub(super) struct Shard<W> {
+    pub(super) places: Vec<W>,
+    pub(super) full: usize,
+    /// What is still in the snapshot.
+    pub(super) away: Option<Box<Away<W>>>,
+    /// The snapshot that is to show this shard as it is.
+    pub(super) save: Option<Box<Save>>,
 }
 
-impl Shard {
-    fn home(&self, hash: u128) -> usize {
-        // multiply-shift keeps any table size fair; the low bits chose the shard
-        (((hash >> 64) * self.places.len() as u128) >> 64) as usize
+impl<W: Word> Shard<W> {
+    fn home(&self, print: u32) -> usize {
+        ((u64::from(print) * self.places.len() as u64) >> W::PRINT) as usize
     }
 
-    fn find(&self, hash: u128) -> Option<usize> {
+    /// Shows every word with this print and where it is, until the caller has seen enough.
+    fn probe(&self, print: u32, mut see: impl FnMut(usize, W) -> bool) {
         if self.places.is_empty() {
-            return None;
+            return;
         }
-        let mut at = self.home(hash);
-        loop {
-            match self.places[at].0 {
-                0 => return None,
-                found if found == hash => return Some(at),
-                _ => at = (at + 1) % self.places.len(),
+        let mut at = self.home(print);
+        while self.places[at] != W::default() {
+            if self.places[at].print() == print && see(at, self.places[at]) {
+                return;
             }
+            at = if at + 1 == self.places.len() { 0 } else { at + 1 };
         }
+    }
+
+    fn position(&self, print: u32, place: W) -> Option<usize> {
+        let mut found = None;
+        self.probe(print, |at, word| {
+            let same = word.same_place(place);
+            if same {
+                found = Some(at);
+            }
+            same
+        });
+        found
     }
 
     fn grow(&mut self) {
-        let larger = (self.places.len() + self.places.len() / 4).max(16);
-        let old = std::mem::replace(&mut self.places, vec![(0, 0); larger]);
-        for (hash, slot) in old.into_iter().filter(|place| place.0 != 0) {
-            self.place(hash, slot);
+        let larger = (self.places.len() + self.places.len() / 4).max(8);
+        let old = std::mem::replace(&mut self.places, vec![W::default(); larger]);
+        for word in old.into_iter().filter(|word| *word != W::default()) {
+            self.place(word);
         }
     }
 
-    fn place(&mut self, hash: u128, slot: u128) {
-        let mut at = self.home(hash);
-        while self.places[at].0 != 0 {
-            at = (at + 1) % self.places.len();
+    fn place(&mut self, word: W) {
+        let mut at = self.home(word.print());
+        while self.places[at] != W::default() {
+            at = if at + 1 == self.places.len() { 0 } else { at + 1 };
         }
-        self.places[at] = (hash, slot);
+        self.places[at] = word;
     }
 
-    fn insert(&mut self, hash: u128, slot: u128) -> Option<u128> {
-        if let Some(at) = self.find(hash) {
-            return Some(std::mem::replace(&mut self.places[at].1, slot));
+    /// To be called before anything but a minute changes.
+    fn before_change(&mut self) {
+        if let Some(save) = self.save.take() {
+            save.write(&self.image());
         }
+    }
+
+    /// All places, as they are on disk.
+    pub(super) fn image(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.places.len() * W::BYTES);
+        self.places.iter().for_each(|word| word.write(&mut bytes));
+        bytes
+    }
+
+    pub(super) fn add(&mut self, word: W) {
+        self.before_change();
         if (self.full + 1) * 6 > self.places.len() * 5 {
             self.grow();
         }
-        self.place(hash, slot);
+        self.place(word);
         self.full += 1;
-        None
     }
 
-    fn remove(&mut self, hash: u128) -> Option<u128> {
-        let mut hole = self.find(hash)?;
-        let removed = self.places[hole].1;
-        self.places[hole] = (0, 0);
+    pub(super) fn remove(&mut self, mut hole: usize) -> W {
+        self.before_change();
+        let removed = std::mem::take(&mut self.places[hole]);
         self.full -= 1;
         let size = self.places.len();
         let mut at = hole;
         loop {
-            at = (at + 1) % size;
-            let (hash, _) = self.places[at];
-            if hash == 0 {
-                return Some(removed);
+            at = if at + 1 == size { 0 } else { at + 1 };
+            let word = self.places[at];
+            if word == W::default() {
+                return removed;
             }
-            // a slot may move back into the hole unless its home lies after the hole
-            let home = self.home(hash);
+            // a word may move back into the hole unless its home lies after the hole
+            let home = self.home(word.print());
             if (at + size - home) % size >= (at + size - hole) % size {
                 self.places[hole] = std::mem::take(&mut self.places[at]);
                 hole = at;
@@ -157,90 +346,67 @@ impl Shard {
     }
 }
 
-/// A table of slots.
+/// A table of slots or spots. A hash may be one that [`Table::each`] handed out.
 #[derive(Debug)]
-pub struct Table {
-    shards: [Mutex<Shard>; SHARDS],
+pub struct Table<W> {
+    shards: Box<[Mutex<Shard<W>>]>,
 }
 
-impl Default for Table {
+impl<W: Word> Default for Table<W> {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+        let shard = || Mutex::new(Shard { places: Vec::new(), full: 0, away: None, save: None });
+        Self { shards: std::iter::repeat_with(shard).take(SHARDS).collect() }
     }
 }
 
-impl Table {
-    fn shard(&self, hash: u128) -> MutexGuard<'_, Shard> {
-        let shard = (hash as usize) % SHARDS;
+impl<W: Word> Table<W> {
+    pub(super) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard<W>> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    const fn key(hash: u128) -> u128 {
-        if hash == 0 { 1 } else { hash }
+    /// What may be meant by a hash.
+    pub fn find(&self, hash: u128) -> Few<W> {
+        let mut few = Few { first: None, more: Vec::new() };
+        self.lock(shard_of(hash)).probe(print_of::<W>(hash), |_, word| {
+            match few.first {
+                None => few.first = Some(word),
+                Some(_) => few.more.push(word),
+            }
+            false
+        });
+        few
     }
 
-    /// The slot of a hash.
-    pub fn get(&self, hash: u128) -> Option<Slot> {
-        let hash = Self::key(hash);
-        let shard = self.shard(hash);
-        shard.find(hash).map(|at| Slot(shard.places[at].1))
+    /// Adds a word beside those that are there.
+    pub fn add(&self, hash: u128, word: W) {
+        self.lock(shard_of(hash)).add(word.with_print(print_of::<W>(hash)));
     }
 
-    /// The slot of a hash, marked as used at this minute.
-    pub fn touch(&self, hash: u128, minute: u32) -> Option<Slot> {
-        let hash = Self::key(hash);
-        let mut shard = self.shard(hash);
-        let at = shard.find(hash)?;
-        let slot = Slot(shard.places[at].1);
-        if slot.minute() != minute {
-            shard.places[at].1 = slot.used(minute).0;
-        }
-        Some(slot)
+    /// Puts a word into the place of another one, if that is still there.
+    pub fn replace(&self, hash: u128, before: W, word: W) -> bool {
+        let print = print_of::<W>(hash);
+        let mut shard = self.lock(shard_of(hash));
+        let Some(at) = shard.position(print, before) else { return false };
+        shard.before_change();
+        shard.places[at] = word.with_print(print);
+        true
     }
 
-    /// Sets a slot; answers with the one before.
-    pub fn insert(&self, hash: u128, slot: Slot) -> Option<Slot> {
-        let hash = Self::key(hash);
-        self.shard(hash).insert(hash, slot.0).map(Slot)
+    /// Takes a word away if it is still there.
+    pub fn remove(&self, hash: u128, place: W) -> Option<W> {
+        let mut shard = self.lock(shard_of(hash));
+        let at = shard.position(print_of::<W>(hash), place)?;
+        Some(shard.remove(at))
     }
 
-    /// Takes a slot away.
-    pub fn remove(&self, hash: u128) -> Option<Slot> {
-        let hash = Self::key(hash);
-        self.shard(hash).remove(hash).map(Slot)
-    }
-
-    /// Takes a slot away if it still names this place.
-    pub fn remove_at(&self, hash: u128, place: Slot) -> Option<Slot> {
-        let hash = Self::key(hash);
-        let mut shard = self.shard(hash);
-        let at = shard.find(hash)?;
-        if !Slot(shard.places[at].1).same_place(place) {
-            return None;
-        }
-        shard.remove(hash).map(Slot)
-    }
-
-    /// Moves a slot if it still names this place.
-    pub fn move_at(&self, hash: u128, place: Slot, segment: u32, at: u64) -> bool {
-        let hash = Self::key(hash);
-        let mut shard = self.shard(hash);
-        let Some(found) = shard.find(hash) else { return false };
-        let slot = Slot(shard.places[found].1);
-        if slot.same_place(place) {
-            shard.places[found].1 = slot.moved(segment, at).0;
-        }
-        slot.same_place(place)
-    }
-
-    /// Takes all slots away.
-    pub fn clear(&self) {
-        (0..SHARDS as u128).for_each(|shard| *self.shard(shard) = Shard::default());
-    }
-
-    /// How many slots.
+    /// How many words.
     pub fn len(&self) -> usize {
-        (0..SHARDS as u128).map(|shard| self.shard(shard).full).sum()
+        (0..SHARDS)
+            .map(|shard| {
+                let shard = self.lock(shard);
+                shard.away.as_ref().map_or(shard.full, |away| away.full as usize)
+            })
+            .sum()
     }
 
     /// Whether there is none.
@@ -250,63 +416,91 @@ impl Table {
 
     /// Bytes of memory.
     pub fn memory(&self) -> usize {
-        (0..SHARDS as u128).map(|shard| self.shard(shard).places.capacity() * 32).sum()
+        let fixed = SHARDS * std::mem::size_of::<Mutex<Shard<W>>>();
+        fixed + (0..SHARDS).map(|shard| self.lock(shard).places.capacity() * W::BYTES).sum::<usize>()
     }
 
-    /// Shows every slot, a shard at a time. What comes or goes meanwhile may be shown or not.
-    pub fn each(&self, mut see: impl FnMut(u128, Slot)) {
-        for shard in 0..SHARDS as u128 {
-            for (hash, slot) in &self.shard(shard).places {
-                if *hash != 0 {
-                    see(*hash, Slot(*slot));
-                }
+    /// Shows every word with a hash to find it by, a shard at a time. What comes or goes meanwhile may be shown or not.
+    pub fn each(&self, mut see: impl FnMut(u128, W)) {
+        (0..SHARDS).for_each(|number| self.each_of(number, &mut see));
+    }
+
+    /// The same for one shard.
+    pub fn each_of(&self, number: usize, mut see: impl FnMut(u128, W)) {
+        let copy: Vec<W> =
+            self.lock(number).places.iter().filter(|word| **word != W::default()).copied().collect();
+        for word in copy {
+            see(number as u128 | u128::from(word.print()) << 64, word);
+        }
+    }
+}
+
+impl Table<Slot> {
+    /// Marks a name as used at this minute, unless a lease reaches further.
+    pub fn touch(&self, hash: u128, slot: Slot, minute: u32) {
+        if slot.minute() != minute & LAST_MINUTE && minutes_ahead(slot.minute(), minute) == 0 {
+            self.lease(hash, slot, minute, minute);
+        }
+    }
+
+    /// Leases a name until this minute, or for longer if it is so already. Whether it is still at this place.
+    pub fn lease(&self, hash: u128, slot: Slot, until: u32, now: u32) -> bool {
+        let mut shard = self.lock(shard_of(hash));
+        let Some(at) = shard.position(print_of::<Slot>(hash), slot) else { return false };
+        let held = minutes_ahead(shard.places[at].minute(), now);
+        if held == 0 || held < minutes_ahead(until, now) {
+            shard.places[at] = shard.places[at].used(until);
+        }
+        true
+    }
+
+    /// Takes a name away if it is still at this place, unless it is leased. Whether it is not leased, and what was
+    /// taken away.
+    pub fn remove_unless_leased(&self, hash: u128, slot: Slot, now: u32) -> (bool, Option<Slot>) {
+        let mut shard = self.lock(shard_of(hash));
+        match shard.position(print_of::<Slot>(hash), slot) {
+            Some(at) if minutes_ahead(shard.places[at].minute(), now) > 0 => (false, None),
+            Some(at) => (true, Some(shard.remove(at))),
+            None => (true, None),
+        }
+    }
+
+    /// Moves a name if it is still at this place. It keeps its minute.
+    pub fn move_to(&self, hash: u128, slot: Slot, segment: u32, at: u64) -> bool {
+        let mut shard = self.lock(shard_of(hash));
+        let Some(found) = shard.position(print_of::<Slot>(hash), slot) else { return false };
+        shard.before_change();
+        shard.places[found] = shard.places[found].moved(segment, at);
+        true
+    }
+}
+
+impl Table<Spot> {
+    /// Takes a content away if it is still there and was not linked to or used since. Whether it is gone.
+    pub fn remove_unless_used(&self, hash: u128, spot: Spot) -> bool {
+        let mut shard = self.lock(shard_of(hash));
+        match shard.position(print_of::<Spot>(hash), spot) {
+            Some(at) if shard.places[at] != spot => false,
+            Some(at) => {
+                shard.remove(at);
+                true
             }
+            None => true,
+        }
+    }
+
+    /// Notes that a content is linked to, and was used so.
+    pub fn use_link(&self, hash: u128, spot: Spot) {
+        if spot.linked() && spot.used() {
+            return;
+        }
+        let mut shard = self.lock(shard_of(hash));
+        if let Some(at) = shard.position(print_of::<Spot>(hash), spot) {
+            shard.places[at] = shard.places[at].through_a_link();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    proptest! {
-        #[test]
-        fn table_does_what_a_map_does(steps in prop::collection::vec((0u8..3, 0u128..60), 0..400)) {
-            let table = Table::default();
-            let mut map = BTreeMap::new();
-            for (step, (what, key)) in steps.into_iter().enumerate() {
-                // few shards and homes, so that slots collide
-                let hash = key.max(1) * 64 + ((key % 3) << 126);
-                let slot = Slot::new(step as u32, 64, 1, 1, 1);
-                match what {
-                    0 => prop_assert_eq!(table.insert(hash, slot), map.insert(hash, slot)),
-                    1 => prop_assert_eq!(table.remove(hash), map.remove(&hash)),
-                    _ => prop_assert_eq!(table.get(hash), map.get(&hash).copied()),
-                }
-                prop_assert_eq!(table.len(), map.len());
-            }
-            let mut all = BTreeMap::new();
-            table.each(|hash, slot| { all.insert(hash, slot); });
-            prop_assert_eq!(all, map);
-        }
-
-        #[test]
-        fn slot_keeps_its_fields(segment in 0..=MASK24, at in 0u64..1 << 24, len: u32, minute in 0..=MASK24, scope in 0..=MASK24) {
-            let slot = Slot::new(segment, at * 64, len, minute, scope);
-            prop_assert_eq!((slot.segment(), slot.at(), slot.len(), slot.minute(), slot.scope()), (segment, at * 64, len, minute, scope));
-            prop_assert_eq!(slot.used(7).used(minute), slot);
-        }
-    }
-
-    #[test]
-    fn a_slot_costs_at_most_48_bytes_of_memory() {
-        let table = Table::default();
-        for number in 0..100_000u64 {
-            let hash = crate::name::NameHash::of("a", crate::name::Kind::Keyed, &number.to_string());
-            table.insert(hash.0, Slot::new(1, 64, 1, 1, 1));
-        }
-        assert!(table.memory() <= 100_000 * 48, "{}", table.memory() / 100_000);
-    }
-}
+#[path = "index_tests.rs"]
+mod tests;

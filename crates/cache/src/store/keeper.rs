@@ -1,21 +1,27 @@
 //! Keeping to the limits, and the slow questions that read the whole log.
 //!
-//! **Space** comes back by dropping a whole segment: one that is mostly dead, else the oldest. What was used since that segment was last
-//! written moves to the end of the log, latest use first, up to half of the segment, so that dropping always frees
-//! something. Names that linked to a moved content move with it; the name in the record itself does so only if it still
-//! stands for this content. For every other name in the segment that stands for nothing, a drop is written while an older
-//! segment exists: there an older record of the name may lie, and would bring a removed entry back at the next start.
+//! **Space** comes back by dropping a whole segment: one that is mostly dead, else the oldest. What was used since that
+//! segment was last written moves to the end of the log, latest use first, up to half of the segment with the large
+//! contents that it names, so that dropping always frees something. A content that was used through a link moves too; it
+//! moves without its own name if that is gone. For every other name in the segment that stands for nothing, a drop is
+//! written while an older segment exists: there an older record of the name may lie, and would bring a removed entry back
+//! at the next start. Puts go on meanwhile; the file is removed with no lock held.
 //!
 //! **Quota and age** of a scope take the entries out of the index that were not used for longest. They write nothing to
 //! the log: after a crash such entries may be back until the next round.
+//!
+//! **Leases** are kept by both: an entry whose last use lies ahead is not taken out; it moves, however many there are, and so
+//! does the content that it links to. What was leased or linked to while its segment was on its way out is found when it is to
+//! go, and moves in another round. A scope over its quota that holds nothing but leases takes nothing new until they end; when
+//! they fill the disk, its hard limit does the same.
 
-use super::index::Slot;
-use super::large::Large;
+use super::index::{Slot, Spot, Word as _, minutes_ahead, minutes_since};
 use super::log::{Shared, Writer, locked, minute_of};
 use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
 use super::{Limits, Listed, StoreError, Totals, Which};
-use crate::name::{Kind, NameHash, half};
-use std::collections::{BTreeMap, HashMap};
+use crate::name::{Kind, NameHash};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,29 +37,45 @@ pub(super) fn walk(
     from: u64,
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<(), StoreError>,
 ) -> Result<u64, StoreError> {
+    walk_on(segment, from, |at, record, length| see(at, record, length).map(ControlFlow::Continue))
+}
+
+/// The same, until it is told to stop; the record at which it was is not counted as read.
+pub(super) fn walk_on(
+    segment: &super::log::Segment,
+    from: u64,
+    mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<ControlFlow<()>, StoreError>,
+) -> Result<u64, StoreError> {
     let end = segment.size.load(Relaxed);
-    let mut buffer = Vec::new();
-    let read = |buffer: &mut Vec<u8>, at: u64, length: u64| {
-        buffer.resize(length.min(end.saturating_sub(at)) as usize, 0);
-        let failed = StoreError::io("reading", &segment.path);
-        segment.file.read_exact_at(buffer, at).map_err(failed)
+    // bytes of the file from `begin` on; the buffer is filled further where records are small
+    let (mut buffer, mut begin, mut ahead) = (Vec::new(), 0u64, 1 << 10);
+    let fill = |buffer: &mut Vec<u8>, begin: &mut u64, at: u64, length: u64, ahead: u64| {
+        let wanted = length.min(end - at);
+        if at < *begin || at + wanted > *begin + buffer.len() as u64 {
+            buffer.resize(wanted.max(ahead).min(end - at) as usize, 0);
+            *begin = at;
+            segment.file.read_exact_at(buffer, at).map_err(StoreError::io("reading", &segment.path))?;
+        }
+        Ok::<usize, StoreError>((at - *begin) as usize)
     };
     let mut at = from.max(SEGMENT_HEAD);
     while at < end {
-        read(&mut buffer, at, 1024)?;
-        let Ok(head) = Head::peek(&buffer) else { break };
+        let here = fill(&mut buffer, &mut begin, at, HEAD as u64, ahead)?;
+        let Ok(head) = Head::peek(&buffer[here..]) else { break };
         // the last record may be cut off, so its payload is checked; the others' are when they are read
         let last = at + head.len() >= end;
         let wanted = if last { head.len() } else { head.texts_end() as u64 };
-        if wanted > buffer.len() as u64 {
-            read(&mut buffer, at, wanted)?;
-        }
-        let found = if last { Record::read(&buffer) } else { Record::read_head(&buffer) };
+        let here = fill(&mut buffer, &mut begin, at, wanted, ahead)?;
+        let bytes = &buffer[here..];
+        let found = if last { Record::read(bytes) } else { Record::read_head(bytes) };
         let Ok((record, head)) = found else { break };
         if at + head.len() > end {
             break;
         }
-        see(at, &record, head.len())?;
+        if see(at, &record, head.len())?.is_break() {
+            return Ok(at);
+        }
+        ahead = if head.len() < 8 << 10 { 256 << 10 } else { 1 << 10 };
         at += head.len();
     }
     Ok(at.min(end))
@@ -69,10 +91,10 @@ impl Shared {
         key: &str,
     ) -> Result<bool, StoreError> {
         let hash = NameHash::of(scope, kind, key);
-        let Some(slot) = self.names.get(hash.0) else { return Ok(false) };
+        let Some((slot, ())) = self.find(hash, |_| ())? else { return Ok(false) };
         self.append(writer, &self.dropping(scope, kind, key))?;
-        if let Some(gone) = self.names.remove_at(hash.0, slot) {
-            self.uncount(gone);
+        if self.names.remove(hash.0, slot).is_some() {
+            self.uncount(slot);
         }
         Ok(true)
     }
@@ -93,17 +115,18 @@ impl Shared {
     }
 
     pub(super) fn list(&self, scope: Option<&str>) -> Result<Vec<Listed>, StoreError> {
+        self.load_all();
         let minute = self.minute();
         let mut all: BTreeMap<NameHash, Listed> = BTreeMap::new();
         for segment in self.all_segments() {
-            let good = walk(&segment, SEGMENT_HEAD, |_, record, _| {
-                let name = record.name();
-                let Some(slot) = self.names.get(name.0) else { return Ok(()) };
+            let good = walk(&segment, SEGMENT_HEAD, |at, record, _| {
                 if matches!(record.what, What::Drop | What::Content)
                     || scope.is_some_and(|scope| scope != record.scope)
                 {
                     return Ok(());
                 }
+                let name = record.name();
+                let Some(slot) = self.stands_at(name, segment.number, at) else { return Ok(()) };
                 let listed = Listed {
                     scope: record.scope.to_owned(),
                     kind: record.kind,
@@ -111,7 +134,7 @@ impl Shared {
                     digest: record.digest,
                     size: record.size,
                     stored_at: record.stored_at,
-                    idle_minutes: minute.saturating_sub(slot.minute()),
+                    idle_minutes: minutes_since(slot.minute(), minute),
                     by: serde_json::from_slice(record.provenance).unwrap_or_default(),
                 };
                 all.insert(name, listed);
@@ -122,8 +145,14 @@ impl Shared {
         Ok(all.into_values().collect())
     }
 
+    /// The slot of a name, if the name stands for the record at this place.
+    pub(super) fn stands_at(&self, name: NameHash, segment: u32, at: u64) -> Option<Slot> {
+        let place = Slot::new(segment, at, 0, 0, 0);
+        self.names.find(name.0).find(|slot| slot.same_place(place))
+    }
+
     /// What lies behind damage can be neither listed nor removed by its writer, so it is not served either.
-    fn forget_behind(&self, segment: &super::log::Segment, good: u64) {
+    pub(super) fn forget_behind(&self, segment: &super::log::Segment, good: u64) {
         // a segment that grows has been walked up to an earlier end
         let active = locked(&self.writer).active.number == segment.number;
         if active || good >= segment.size.load(Relaxed) {
@@ -157,8 +186,8 @@ impl Shared {
     }
 
     pub(super) fn disk_bytes(&self) -> u64 {
-        let segments: u64 = self.all_segments().iter().map(|segment| segment.size.load(Relaxed)).sum();
-        segments + u64::try_from(self.large_bytes.load(Relaxed)).unwrap_or(0)
+        let large = u64::try_from(self.large_bytes.load(Relaxed)).unwrap_or(0);
+        self.log_bytes.load(Relaxed) + large
     }
 
     pub(super) fn totals(&self) -> Totals {
@@ -168,27 +197,67 @@ impl Shared {
             contents: self.contents.len() as u64,
             index_bytes: (self.names.memory() + self.contents.memory()) as u64,
             tail_idle_minutes: self
-                .candidate()
-                .map(|segment| self.minute().saturating_sub(segment.written.load(Relaxed))),
+                .candidate(false)
+                .map(|segment| minutes_since(segment.written.load(Relaxed), self.minute())),
         }
     }
 
     pub(super) fn maintain(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
         let _keeping = locked(&self.keeping);
+        self.load_all();
         self.keep_scopes(limits)?;
-        let mut dropped = false;
-        while self.disk_bytes() > self.config.capacity {
-            // large contents have names that age; segments are dropped when those do not suffice
-            let Some(segment) = self.candidate() else { break };
+        let over = self.disk_bytes() > self.config.capacity;
+        // with nothing but leases, moving them about frees nothing
+        let passes =
+            if over && self.leased() >= self.config.capacity { 0 } else { self.all_segments().len() };
+        let mut oldest = false;
+        // a pass over all segments at most: what is used all the time may not fit
+        for _ in 0..passes {
+            let before = self.disk_bytes();
+            if before <= self.config.capacity {
+                break;
+            }
+            let Some(segment) = self.candidate(oldest) else { break };
+            let size = segment.size.load(Relaxed);
             self.drop_segment(&segment)?;
-            dropped = true;
+            self.empty_trash();
+            // a segment of drops moves as a whole while an older one is there
+            oldest = self.disk_bytes() + size / 4 > before;
         }
-        if dropped { self.snapshot() } else { Ok(()) }
+        self.empty_trash();
+        Ok(())
     }
 
-    /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else the
-    /// oldest, whose entries have had the longest time to be used again.
-    fn candidate(&self) -> Option<std::sync::Arc<super::log::Segment>> {
+    /// Bytes of leased records.
+    fn leased(&self) -> u64 {
+        let (minute, mut leased) = (self.minute(), 0);
+        self.names.each(|_, slot| {
+            if minutes_ahead(slot.minute(), minute) > 0 {
+                leased += slot.len();
+            }
+        });
+        leased
+    }
+
+    /// Contents that leased names link to.
+    fn leased_contents(&self) -> Result<BTreeSet<forgeyard_model::Digest>, StoreError> {
+        let (minute, mut leased) = (self.minute(), Vec::new());
+        self.names.each(|_, slot| {
+            if minutes_ahead(slot.minute(), minute) > 0 {
+                leased.push(slot);
+            }
+        });
+        let mut contents = BTreeSet::new();
+        for slot in leased {
+            let link = |record: &Record<'_>| (record.what == What::Link).then_some(record.digest);
+            contents.extend(self.head(slot.segment(), slot.at(), link)?.flatten());
+        }
+        Ok(contents)
+    }
+
+    /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else or when
+    /// asked for the oldest, whose entries have had the longest time to be used again.
+    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::log::Segment>> {
         let mut all = self.all_segments();
         all.pop();
         let alive = |segment: &super::log::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
@@ -196,167 +265,207 @@ impl Shared {
             |segment: &&std::sync::Arc<super::log::Segment>| alive(segment) * 2 < segment.size.load(Relaxed);
         let emptiest =
             all.iter().filter(half).min_by_key(|segment| (alive(segment), segment.number)).cloned();
-        emptiest.or_else(|| all.into_iter().next())
+        emptiest.filter(|_| !oldest).or_else(|| all.into_iter().next())
     }
 
     fn keep_scopes(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
         let counts = self.scopes.read().unwrap_or_else(PoisonError::into_inner).counts.clone();
         let minute = self.minute();
-        // number of the scope → (bytes to free, oldest allowed)
-        let mut over: HashMap<u32, (u64, Option<u32>)> = HashMap::new();
+        let limits: Vec<Limits> = counts.iter().map(|count| limits(&count.path)).collect();
+        let of = |slot: Slot| limits.get(slot.scope() as usize).copied().unwrap_or_default();
+        // ages change by the minute
+        if self.aged.swap(minute, Relaxed) != minute
+            && limits.iter().any(|limits| limits.idle_minutes.is_some())
+        {
+            let mut old = Vec::new();
+            self.names.each(|hash, slot| {
+                if of(slot).idle_minutes.is_some_and(|most| minutes_since(slot.minute(), minute) > most) {
+                    old.push((hash, slot));
+                }
+            });
+            for (hash, slot) in old {
+                self.let_go(hash, slot);
+            }
+        }
         for (number, count) in counts.iter().enumerate() {
-            let limits = limits(&count.path);
-            let bytes = u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
-            let free = match limits.bytes {
-                Some(most) if bytes > most => bytes - (most as f64 * DOWN_TO) as u64,
-                _ => 0,
-            };
-            if free > 0 || limits.idle_minutes.is_some() {
-                over.insert(number as u32, (free, limits.idle_minutes));
+            let Some(most) = limits.get(number).and_then(|limits| limits.bytes) else { continue };
+            let bytes =
+                |count: &super::log::ScopeCount| u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
+            if bytes(count) <= most {
+                count.full.store(false, Relaxed);
+                continue;
             }
-        }
-        if over.is_empty() {
-            return Ok(());
-        }
-        let mut old: HashMap<u32, Vec<(u32, u128, Slot)>> = HashMap::new();
-        self.names.each(|hash, slot| {
-            if over.contains_key(&slot.scope()) {
-                old.entry(slot.scope()).or_default().push((slot.minute(), hash, slot));
-            }
-        });
-        for (scope, mut entries) in old {
-            let Some((mut free, idle)) = over.remove(&scope) else { continue };
-            entries.sort_unstable_by_key(|entry| entry.0);
-            for (used, hash, slot) in entries {
-                let aged = idle.is_some_and(|most| minute.saturating_sub(used) > most);
-                if free == 0 && !aged {
+            let down_to = (most as f64 * DOWN_TO) as u64;
+            let mut entries = Vec::new();
+            self.names.each(|hash, slot| {
+                if slot.scope() == number as u32 && minutes_ahead(slot.minute(), minute) == 0 {
+                    entries.push((minutes_since(slot.minute(), minute), hash, slot));
+                }
+            });
+            entries.sort_unstable_by_key(|(idle, ..)| std::cmp::Reverse(*idle));
+            for (_, hash, slot) in entries {
+                if bytes(count) <= down_to {
                     break;
                 }
-                let _writer = locked(&self.writer);
-                let before = self.count(scope).map_or(0, |count| count.bytes.load(Relaxed));
-                if self.names.remove_at(hash, slot).is_some() {
-                    self.uncount(slot);
-                    let after = self.count(scope).map_or(0, |count| count.bytes.load(Relaxed));
-                    free = free.saturating_sub(u64::try_from(before - after).unwrap_or(0));
-                }
+                self.let_go(hash, slot);
             }
+            count.full.store(bytes(count) > most, Relaxed);
         }
         Ok(())
+    }
+
+    /// Takes a name out of the index, if it still stands there and was not used since.
+    fn let_go(&self, hash: u128, slot: Slot) {
+        let _writer = locked(&self.writer);
+        if self.names.find(hash).any(|found| found == slot) && self.names.remove(hash, slot).is_some() {
+            self.uncount(slot);
+        }
     }
 
     fn drop_segment(&self, segment: &super::log::Segment) -> Result<(), StoreError> {
         let number = segment.number;
         let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
-        // place → latest use and the names that stand for it
-        let mut places: BTreeMap<u64, (u32, Vec<(u128, Slot)>)> = BTreeMap::new();
+        // again for what was leased or linked to meanwhile
+        while !self.clear_out(segment)? {}
+        if !oldest {
+            walk(segment, SEGMENT_HEAD, |_, record, _| {
+                if record.what == What::Content || self.find(record.name(), |_| ())?.is_some() {
+                    return Ok(());
+                }
+                let mut writer = locked(&self.writer);
+                if self.find(record.name(), |_| ())?.is_none() {
+                    self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
+                }
+                Ok(())
+            })?;
+        }
+        self.sync_active()?;
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.log_bytes.fetch_sub(segment.size.load(Relaxed), Relaxed);
+        fs_err::remove_file(&segment.path).map_err(StoreError::io("removing", &segment.path))
+    }
+
+    /// Moves what is hot, leased or linked to by a lease to the end of the log, and takes the rest of a segment away. Whether
+    /// all of it is gone: something may have been leased meanwhile.
+    fn clear_out(&self, segment: &super::log::Segment) -> Result<bool, StoreError> {
+        let number = segment.number;
+        let written = segment.written.load(Relaxed);
+        let now = self.minute();
+        let used_since = |slot: Slot| minutes_since(slot.minute(), now) < minutes_since(written, now);
+        // place → minutes since the last use, and its name and content
+        type Place = (u32, Option<(u128, Slot)>, Option<(u128, Spot)>);
+        let mut places: BTreeMap<u64, Place> = BTreeMap::new();
+        let mut links = false;
         self.names.each(|hash, slot| {
             if slot.segment() == number {
-                let place = places.entry(slot.at()).or_default();
-                place.0 = place.0.max(slot.minute());
-                place.1.push((hash, slot));
+                let hot = used_since(slot) || minutes_ahead(slot.minute(), now) > 0;
+                let idle = if hot { minutes_since(slot.minute(), now) } else { u32::MAX };
+                places.insert(slot.at(), (idle, Some((hash, slot)), None));
             }
         });
-        let written = segment.written.load(Relaxed);
-        let mut hot: Vec<(u32, u64)> = places.iter().map(|(at, place)| (place.0, *at)).collect();
-        hot.retain(|(used, _)| *used > written);
-        hot.sort_unstable_by(|a, b| b.cmp(a));
-        let mut room = segment.size.load(Relaxed) / 2;
-        let mut buffer = Vec::new();
-        for (_, at) in hot {
-            let Some((_, names)) = places.get(&at) else { continue };
-            let Some((_, slot)) = names.first().copied() else { continue };
-            let Some(rest) = room.checked_sub(u64::from(slot.len())) else { break };
-            room = rest;
-            if self.read(slot, &mut buffer, usize::MAX)?.is_none() {
-                continue;
+        self.contents.each(|hash, spot| {
+            if spot.segment() == number {
+                let place = places.entry(spot.at()).or_insert((u32::MAX, None, None));
+                place.2 = Some((hash, spot));
+                links |= spot.linked();
+                if spot.linked() && spot.used() {
+                    place.0 = 0;
+                }
             }
-            let Ok((mut record, _)) = Record::read(&buffer) else { continue };
-            let own = record.name().0;
-            if record.what == What::Entry && !names.iter().any(|(hash, _)| *hash == own) {
+        });
+        let promised = if links { self.leased_contents()? } else { BTreeSet::new() };
+        if !promised.is_empty() {
+            for (at, place) in &mut places {
+                let linked = place.2.is_some_and(|(_, spot)| spot.linked());
+                let digest = if linked { self.head(number, *at, |record| record.digest)? } else { None };
+                if digest.is_some_and(|digest| promised.contains(&digest)) {
+                    place.0 = 0;
+                }
+            }
+        }
+        let mut hot: Vec<(u32, u64)> = places
+            .iter()
+            .filter(|(_, place)| place.0 != u32::MAX)
+            .map(|(at, place)| (place.0, *at))
+            .collect();
+        hot.sort_unstable();
+        let mut room = (segment.size.load(Relaxed) + segment.large.load(Relaxed)) / 2;
+        let mut buffer = Vec::new();
+        for (idle, at) in hot {
+            let Some((_, name, content)) = places.get(&at).copied() else { continue };
+            let length = name.map_or(1 << 12, |(_, slot)| slot.len());
+            let mut whole = self.read(number, at, length, &mut buffer)?.is_some();
+            if let Ok(head) = Head::peek(&buffer)
+                && head.len() > buffer.len() as u64
+            {
+                whole = self.read(number, at, head.len(), &mut buffer)?.is_some();
+            }
+            let Some(Ok((mut record, _))) = whole.then(|| Record::read(&buffer)) else {
+                // no lease keeps what is damaged
+                if let Some((hash, slot)) = name {
+                    self.forget(NameHash(hash), slot);
+                }
+                if let Some((hash, spot)) = content {
+                    self.forget_content(hash, spot);
+                }
+                places.remove(&at);
+                continue;
+            };
+            let large = record.flags & LARGE != 0;
+            let costs = record.len() + if large { record.size } else { 0 };
+            let leased = name.is_some_and(|(_, slot)| minutes_ahead(slot.minute(), now) > 0);
+            let linked = content.is_some_and(|(_, spot)| spot.linked()) && idle == 0;
+            room = match room.checked_sub(costs) {
+                Some(rest) => rest,
+                None if leased || linked => 0,
+                None => continue,
+            };
+            let mut writer = locked(&self.writer);
+            let stands =
+                name.is_some_and(|(_, slot)| self.stands_at(record.name(), number, slot.at()).is_some());
+            if !stands {
+                if !record.what.carries() {
+                    continue;
+                }
                 record.what = What::Content;
             }
-            let mut writer = locked(&self.writer);
             let (to, place) = self.append(&mut writer, &record)?;
-            let moved = slot.moved(to, place);
-            let live: i64 = names
-                .iter()
-                .filter(|(hash, slot)| self.names.move_at(*hash, *slot, to, place))
-                .map(|(_, slot)| i64::from(slot.len()))
-                .sum();
-            if let Some(target) = self.segment(to) {
-                target.live.fetch_add(live, Relaxed);
+            if large {
+                writer.active.large.fetch_add(record.size, Relaxed);
             }
-            if record.flags & LARGE == 0 {
-                self.contents.insert(half(record.digest.as_bytes()), moved);
+            if let Some((hash, slot)) = name
+                && stands
+                && self.names.move_to(hash, slot, to, place)
+                && let Some(target) = self.segment(to)
+            {
+                target.live.fetch_add(slot.len() as i64, Relaxed);
+            }
+            if let Some((hash, spot)) = content {
+                self.contents.replace(hash, spot, spot.moved(to, place));
             }
             places.remove(&at);
         }
-        for (hash, slot) in places.into_values().flat_map(|(_, names)| names) {
+        let mut all = true;
+        for (_, name, content) in places.into_values() {
             let _writer = locked(&self.writer);
-            if self.names.remove_at(hash, slot).is_some() {
-                self.uncount(slot);
+            if let Some((hash, slot)) = name {
+                let (gone, removed) = self.names.remove_unless_leased(hash, slot, self.minute());
+                all &= gone;
+                if removed.is_some() {
+                    self.uncount(slot);
+                }
+            }
+            if let Some((hash, spot)) = content {
+                all &= self.contents.remove_unless_used(hash, spot);
             }
         }
-        walk(segment, SEGMENT_HEAD, |at, record, _| {
-            let name = record.name();
-            let live = self.names.get(name.0);
-            let here = |slot: Slot| slot.segment() == number && slot.at() == at;
-            let content = half(record.digest.as_bytes());
-            if record.what.carries() && self.contents.get(content).is_some_and(here) {
-                self.contents.remove(content);
-            }
-            let link = record.what == What::Link && record.flags & LARGE == 0;
-            let mut writer = locked(&self.writer);
-            match live {
-                // a second name for a content elsewhere; its own record is all that says so
-                Some(slot) if link && self.head(slot, |target| target.digest)? == Some(record.digest) => {
-                    self.append(&mut writer, record)?;
-                }
-                None if record.what != What::Content && !oldest => {
-                    self.append(&mut writer, &self.dropping(record.scope, record.kind, record.key))?;
-                }
-                _ => {}
-            }
-            Ok(())
-        })?;
-        self.sync_active()?;
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
-        fs_err::remove_file(&segment.path).map_err(StoreError::io("removing", &segment.path))
+        Ok(all)
     }
 
     /// What was moved is on disk before what it was moved from goes.
     fn sync_active(&self) -> Result<(), StoreError> {
         let active = std::sync::Arc::clone(&locked(&self.writer).active);
         active.file.sync_data().map_err(StoreError::io("syncing", &active.path))
-    }
-
-    pub(super) fn scrub(&self) -> Result<(u64, u64), StoreError> {
-        let (mut read, mut damaged) = (0, 0);
-        let mut slots = Vec::new();
-        self.names.each(|hash, slot| slots.push((slot.segment(), slot.at(), hash, slot)));
-        slots.sort_unstable_by_key(|slot| (slot.0, slot.1));
-        let (mut buffer, mut piece) = (Vec::with_capacity(HEAD), Vec::new());
-        for (_, _, hash, slot) in slots {
-            read += 1;
-            let whole = self.read(slot, &mut buffer, usize::MAX)?.map(|()| Record::read(&buffer));
-            let good = match whole {
-                Some(Ok((record, _))) if record.what.carries() => {
-                    forgeyard_model::Digest::of(record.payload) == record.digest
-                }
-                Some(Ok((record, _))) => Large::open(&self.large_path(record.digest))
-                    .is_ok_and(|large| (0..large.pieces()).all(|at| large.piece(at, &mut piece).is_ok())),
-                _ => false,
-            };
-            if !good {
-                damaged += 1;
-                self.forget(NameHash(hash), slot);
-            }
-        }
-        for segment in self.all_segments() {
-            let good = walk(&segment, SEGMENT_HEAD, |_, _, _| Ok(()))?;
-            self.forget_behind(&segment, good);
-        }
-        Ok((read, damaged))
     }
 
     /// Minute of a time, for recovery.

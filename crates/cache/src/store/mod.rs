@@ -13,9 +13,11 @@ pub mod index;
 mod keeper;
 pub mod large;
 pub mod log;
-mod port;
+pub mod port;
 pub mod record;
 mod recovery;
+mod scrub;
+mod snapshot;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 
@@ -30,6 +32,9 @@ use std::sync::Arc;
 
 /// Up to this size an entry lies in a segment; larger ones are files of their own.
 pub const INLINE: u64 = 1 << 20;
+
+/// How long an action hit, or the answer that a content is here, keeps what it promised: two hours, in minutes.
+pub const LEASE_MINUTES: u32 = 120;
 
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -131,6 +136,8 @@ pub struct Put {
 pub enum Body<'a> {
     /// In memory, at most [`INLINE`] bytes.
     Inline(&'a [u8]),
+    /// The same, with the digest that was just found to be theirs.
+    Checked(&'a [u8], Digest),
     /// In a file.
     Large(large::Finished),
 }
@@ -241,6 +248,10 @@ pub trait Store: Send + Sync {
     fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError>;
     /// Finds an entry without its bytes, marks it as used.
     fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError>;
+    /// Whether an entry is there, by the index alone; if so, neither quota nor age nor a full disk takes it away for so many
+    /// minutes from now. People can still remove it, and damage still makes it a miss. After a crash it is known as of the
+    /// last snapshot.
+    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError>;
     /// Stores an entry. It can be read at once; it is safe once [`Store::settled`] has answered for the ticket.
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError>;
     /// Waits until everything up to the ticket is as safe as this store promises.

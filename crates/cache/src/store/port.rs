@@ -1,8 +1,8 @@
 //! The port, as the log keeps it: see [`super::log`] for the order of things.
 
-use super::index::Slot;
+use super::index::{Slot, Spot, Word as _};
 use super::large::{Large, Spool};
-use super::log::{Durability, LogStore, locked, minute_of};
+use super::log::{Durability, LogStore, Segment, Shared, locked, minute_of};
 use super::record::{LARGE, Record, What};
 use super::{
     Body, Facts, Found, INLINE, Limits, Listed, Outcome, Place, Policy, Provenance, Put, ScopeUse, Settled,
@@ -23,71 +23,217 @@ fn check_name(name: &Name, provenance: &[u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-impl Store for LogStore {
-    fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
-        let shared = &self.shared;
-        let Some(slot) = shared.names.touch(name.0, shared.minute()) else { return Ok(None) };
-        let whole = shared.read(slot, buffer, usize::MAX)?.map(|()| Record::read(buffer));
+impl Shared {
+    /// The entry of a slot, if it has this name and is whole.
+    fn get_at(
+        &self,
+        name: NameHash,
+        slot: Slot,
+        buffer: &mut Vec<u8>,
+        placed: &mut Option<Placed>,
+    ) -> Result<Option<Found>, StoreError> {
+        let whole = self.read(slot.segment(), slot.at(), slot.len(), buffer)?.map(|()| Record::read(buffer));
         let Some(Ok((record, head))) = whole else {
-            shared.forget(name, slot);
+            self.forget(name, slot);
             return Ok(None);
         };
+        if record.name() != name {
+            return Ok(None);
+        }
+        self.names.touch(name.0, slot, self.minute());
         let facts = Facts { digest: record.digest, size: record.size, stored_at: record.stored_at };
+        let range = |head: super::record::Head| head.texts_end()..head.texts_end() + head.payload;
         if record.what.carries() {
-            let from = head.texts_end();
-            return Ok(Some(Found { facts, place: Place::Buffer(from..from + head.payload) }));
+            let at = slot.at() + head.texts_end() as u64;
+            *placed = Some(Placed { slot, segment: slot.segment(), at });
+            return Ok(Some(Found { facts, place: Place::Buffer(range(head)) }));
         }
-        match Large::open(&shared.large_path(facts.digest)) {
-            Ok(large) if large.size == facts.size && large.digest == facts.digest => {
-                Ok(Some(Found { facts, place: Place::Large(large) }))
+        if record.flags & LARGE != 0 {
+            if let Ok(large) = Large::open(&self.large_path(facts.digest))
+                && large.size == facts.size
+                && large.digest == facts.digest
+            {
+                return Ok(Some(Found { facts, place: Place::Large(large) }));
             }
-            _ => {
-                shared.forget(name, slot);
-                Ok(None)
+        } else {
+            let content = half(facts.digest.as_bytes());
+            self.ready(content);
+            if let Some((spot, head)) = self.content(facts.digest, facts.size, buffer)? {
+                self.contents.use_link(content, spot);
+                let at = spot.at() + head.texts_end() as u64;
+                *placed = Some(Placed { slot, segment: spot.segment(), at });
+                return Ok(Some(Found { facts, place: Place::Buffer(range(head)) }));
             }
         }
+        self.forget(name, slot);
+        Ok(None)
+    }
+
+    /// The slot and the facts of a name whose content is there too; that is used through its link.
+    fn known(&self, name: NameHash) -> Result<Option<(Slot, Facts)>, StoreError> {
+        self.ready(name.0);
+        let found = self.find(name, |record| {
+            let facts = Facts { digest: record.digest, size: record.size, stored_at: record.stored_at };
+            (facts, record.what, record.flags & LARGE != 0)
+        })?;
+        let Some((slot, (facts, what, large))) = found else { return Ok(None) };
+        let there = match (what, large) {
+            (What::Link, true) => locked(&self.large).contains_key(&facts.digest),
+            (What::Link, false) => {
+                let content = half(facts.digest.as_bytes());
+                self.ready(content);
+                let spot = self.has_content(facts.digest)?;
+                if let Some(spot) = spot {
+                    self.contents.use_link(content, spot);
+                }
+                spot.is_some()
+            }
+            _ => true,
+        };
+        if !there {
+            self.forget(name, slot);
+            return Ok(None);
+        }
+        Ok(Some((slot, facts)))
+    }
+
+    /// What a put must know before it has the log: whether the name is taken, and whether the content is there. Both are
+    /// read whole, since a put that relies on damaged bytes would be acknowledged and lost.
+    fn prepare(
+        &self,
+        name: NameHash,
+        digest: Digest,
+        inline: Option<u64>,
+    ) -> Result<Option<Spot>, StoreError> {
+        let content = half(digest.as_bytes());
+        self.ready(name.0);
+        self.ready(content);
+        let mut buffer = Vec::new();
+        for slot in self.names.find(name.0) {
+            // forgets it when it is not whole
+            if let Some(found) = self.get_at(name, slot, &mut buffer, &mut None)?
+                && let Place::Large(large) = found.place
+                && found.facts.digest == digest
+            {
+                let mut pieces = 0..large.pieces();
+                if !pieces.all(|piece| large.piece(piece, &mut buffer).is_ok()) {
+                    self.forget(name, slot);
+                }
+            }
+        }
+        match inline {
+            Some(size) => Ok(self.content(digest, size, &mut buffer)?.map(|(spot, _)| spot)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Where the bytes of an entry lie that were read and found whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed {
+    slot: Slot,
+    segment: u32,
+    /// Place of the bytes in the file.
+    pub at: u64,
+}
+
+/// A file of the log, to send from. It stays readable after it was evicted.
+#[derive(Debug, Clone)]
+pub struct Log(Arc<Segment>);
+
+impl Log {
+    /// The file.
+    pub fn file(&self) -> &std::fs::File {
+        &self.0.file
+    }
+}
+
+impl LogStore {
+    /// As [`Store::get`], and says where the bytes lie, unless they are a file of their own.
+    pub fn get_placed(
+        &self,
+        name: NameHash,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<(Found, Option<Placed>)>, StoreError> {
+        let shared = &self.shared;
+        shared.ready(name.0);
+        let mut placed = None;
+        for slot in shared.names.find(name.0) {
+            if let Some(found) = shared.get_at(name, slot, buffer, &mut placed)? {
+                return Ok(Some((found, placed)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The file in which an entry still lies at this place; marks it as used.
+    pub fn still(&self, name: NameHash, placed: &Placed) -> Option<Log> {
+        let shared = &self.shared;
+        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot))?;
+        shared.names.touch(name.0, slot, shared.minute());
+        shared.segment(placed.segment).map(Log)
+    }
+}
+
+impl Store for LogStore {
+    fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
+        Ok(self.get_placed(name, buffer)?.map(|(found, _)| found))
     }
 
     fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {
         let shared = &self.shared;
-        let Some(slot) = shared.names.touch(name.0, shared.minute()) else { return Ok(None) };
-        let facts = shared.head(slot, |record| Facts {
-            digest: record.digest,
-            size: record.size,
-            stored_at: record.stored_at,
-        })?;
-        if facts.is_none() {
-            shared.forget(name, slot);
+        let Some((slot, facts)) = shared.known(name)? else { return Ok(None) };
+        shared.names.touch(name.0, slot, shared.minute());
+        Ok(Some(facts))
+    }
+
+    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        while let Some((slot, _)) = shared.known(name)? {
+            let now = shared.minute();
+            if shared.names.lease(name.0, slot, now.wrapping_add(minutes), now) {
+                return Ok(true);
+            }
+            // it was moved while it was looked at
         }
-        Ok(facts)
+        Ok(false)
     }
 
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
         let shared = &*self.shared;
         let provenance = serde_json::to_vec(by).unwrap_or_default();
         check_name(name, &provenance)?;
-        let (digest, size) = match &body {
-            Body::Inline(bytes) if bytes.len() as u64 > INLINE => return Err(StoreError::TooLong("content")),
-            Body::Inline(bytes) => (Digest::of(bytes), bytes.len() as u64),
-            Body::Large(large) => (large.digest, large.size),
+        let (digest, size, inline) = match &body {
+            Body::Inline(bytes) | Body::Checked(bytes, _) if bytes.len() as u64 > INLINE => {
+                return Err(StoreError::TooLong("content"));
+            }
+            Body::Inline(bytes) => (Digest::of(bytes), bytes.len() as u64, Some(bytes.len() as u64)),
+            Body::Checked(bytes, digest) => (*digest, bytes.len() as u64, Some(bytes.len() as u64)),
+            Body::Large(large) => (large.digest, large.size, None),
         };
+        if size > shared.config.capacity || shared.disk_bytes() + size > shared.hard_limit() {
+            return Err(StoreError::Full("an entry within the capacity of the cache"));
+        }
         let hash = name.hash();
         let now = (shared.clock)();
         let minute = minute_of(now);
         let content = half(digest.as_bytes());
-        let (scope, _) = shared.scope(name.scope.as_str());
+        let (scope, count) = shared.scope(name.scope.as_str())?;
+        if count.full.load(Relaxed) {
+            return Err(StoreError::Full("a new entry of its scope: clients were promised what is there"));
+        }
+        let known = shared.prepare(hash, digest, inline)?;
         let mut writer = locked(&shared.writer);
-        let existing = shared.names.touch(hash.0, minute);
+        let existing = shared.find(hash, |record| record.digest)?;
         let mut outcome = Outcome::New;
-        if let Some(slot) = existing
-            && let Some(before) = shared.head(slot, |record| record.digest)?
-        {
+        if let Some((slot, before)) = existing {
             let kept = match (before == digest, policy) {
                 (true, _) => Some(Outcome::Same),
                 (false, Policy::Keep) => Some(Outcome::Kept),
                 (false, Policy::Replace) => None,
             };
             if let Some(outcome) = kept {
+                shared.names.touch(hash.0, slot, minute);
                 return Ok(Put { outcome, ticket: writer.sequence });
             }
             outcome = Outcome::Replaced;
@@ -104,9 +250,9 @@ impl Store for LogStore {
             size,
             payload: &[],
         };
-        let known = shared.contents.get(content).filter(|slot| shared.segment(slot.segment()).is_some());
-        let mut target = None;
-        match body {
+        // it may have been dropped since it was looked at
+        let known = known.filter(|known| shared.contents.find(content).any(|spot| spot.same_place(*known)));
+        let large = match body {
             Body::Large(large) => {
                 record.what = What::Link;
                 record.flags |= LARGE;
@@ -114,35 +260,34 @@ impl Store for LogStore {
                 if !locked(&shared.large).contains_key(&digest) || !path.exists() {
                     large.place(&path)?;
                 }
+                true
             }
-            Body::Inline(bytes) => match known {
-                Some(slot) => {
-                    record.what = What::Link;
-                    target = Some(slot);
+            Body::Inline(bytes) | Body::Checked(bytes, _) => {
+                match known {
+                    Some(_) => record.what = What::Link,
+                    None => record.payload = bytes,
                 }
-                None => record.payload = bytes,
-            },
-        }
-        let (segment, at) = shared.append(&mut writer, &record)?;
-        let own = Slot::new(segment, at, record.len() as u32, minute, scope);
-        let slot = match target {
-            Some(target) => Slot::new(target.segment(), target.at(), target.len(), minute, scope),
-            None => own,
+                false
+            }
         };
-        if record.flags & LARGE != 0 {
-            let mut large = locked(&shared.large);
-            let entry = large.entry(digest).or_insert_with(|| {
-                shared.large_bytes.fetch_add(size as i64, Relaxed);
-                (0, size)
-            });
-            entry.0 += 1;
-        } else if target.is_none() {
-            shared.contents.insert(content, own);
-        }
-        if let Some(before) = shared.names.insert(hash.0, slot) {
-            shared.uncount(before);
+        let (segment, at) = shared.append(&mut writer, &record)?;
+        let slot = Slot::new(segment, at, record.len(), minute, scope);
+        match known {
+            _ if large => {
+                writer.active.large.fetch_add(size, Relaxed);
+                shared.name_large(digest, size);
+            }
+            Some(spot) => shared.contents.use_link(content, spot),
+            None => shared.contents.add(content, Spot::new(segment, at)),
         }
         shared.count_in(slot, size);
+        match existing {
+            Some((before, _)) => {
+                shared.names.replace(hash.0, before, slot);
+                shared.uncount(before);
+            }
+            None => shared.names.add(hash.0, slot),
+        }
         Ok(Put { outcome, ticket: writer.sequence })
     }
 
@@ -171,6 +316,7 @@ impl Store for LogStore {
 
     fn remove(&self, name: &Name) -> Result<bool, StoreError> {
         let shared = &self.shared;
+        shared.ready(name.hash().0);
         let mut writer = locked(&shared.writer);
         shared.drop_name(&mut writer, name.scope.as_str(), name.kind, &name.key)
     }

@@ -1,33 +1,26 @@
-//! Opening a store: the snapshot of the index, then the log behind it.
+//! Opening a store: the head of the snapshot of the index, then the log behind it.
 //!
-//! ```text
-//! index.snap   "FYSNAP1\n", segment u32 and place u64 up to which it holds, number of scopes u32, each: length u16, path,
-//!              entries i64, bytes i64; number of names u64, each: hash u128, slot u128; contents likewise; number of
-//!              large contents u32, each: digest, names u32, size u64; CRC-32 of all of it. Little-endian.
-//! ```
-//!
-//! It is written beside and renamed, while the writer stands still, so counts and place agree. A snapshot that does not
-//! hold is not used: the whole log is read instead. Names whose segment is gone since are given up, unless their content
-//! was moved to the part of the log behind the snapshot.
+//! What the log says goes beside the shards that are still in the snapshot, or into the index when there is no snapshot
+//! that holds. Names whose segment is gone since are given up, unless their record was moved to the part of the log
+//! behind the snapshot.
 
-use super::index::{Slot, Table};
+use super::index::{SHARDS, Slot, Spot, shard_of};
 use super::keeper::walk;
 use super::log::{Config, Segment, Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What, segment_head};
+use super::snapshot::{Head, Since};
 use super::{Clock, StoreError};
 use crate::name::half;
 use forgeyard_model::Digest;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, TryLockError};
-use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
-const MAGIC: &[u8; 8] = b"FYSNAP1\n";
-/// Places in a segment are kept in 24 bits of 64 bytes each.
-const LARGEST_SEGMENT: u64 = 1 << 30;
+/// Places in a segment are kept in 22 bits of 64 bytes each.
+const LARGEST_SEGMENT: u64 = super::index::LAST_PLACE + 64;
 
 /// Opens the folder and reads what is there.
 pub(super) fn open(mut config: Config, clock: Clock) -> Result<Shared, StoreError> {
@@ -55,22 +48,22 @@ pub(super) fn open(mut config: Config, clock: Clock) -> Result<Shared, StoreErro
     };
     segments.insert(active.number, Arc::clone(&active));
     let shared = Shared::new(config, clock, segments, active, lock);
-    let mut recovery = Recovery::new(&shared);
     let path = shared.config.folder.join("index.snap");
-    let from = match fs_err::read(&path) {
-        Ok(bytes) => match recovery.load(&bytes) {
-            Some(from) => from,
-            None => {
+    let from = match Head::read(&path) {
+        Some(head) => shared.take_over(&head),
+        None => {
+            if path.exists() {
                 tracing::warn!("the snapshot of the index does not hold; reading the whole log");
-                shared.clear();
-                recovery = Recovery::new(&shared);
-                (0, 0)
             }
-        },
-        Err(_) => (0, 0),
+            None
+        }
     };
-    recovery.replay(from)?;
-    recovery.finish()?;
+    shared.replay(from.unwrap_or((0, 0)))?;
+    shared.sweep_large()?;
+    match from {
+        Some(_) => shared.settle(),
+        None => shared.recovered(),
+    }
     Ok(shared)
 }
 
@@ -113,113 +106,46 @@ fn segments(folder: &Path, minute: u32) -> Result<BTreeMap<u32, Arc<Segment>>, S
     Ok(segments)
 }
 
-struct Recovery<'a> {
-    shared: &'a Shared,
-    /// Names of the snapshot whose segment is gone.
-    lost: HashMap<u128, Slot>,
-    /// Place of a lost content → its digest.
-    moved: HashMap<(u32, u64), u128>,
-    /// Names that link to a content that was not seen yet.
-    pending: HashMap<u128, (u128, u32, u32, u64)>,
-}
-
-/// Reads from bytes that may end anywhere.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn i64(&mut self) -> Option<i64> {
-        self.array().map(i64::from_le_bytes)
-    }
-
-    fn table(&mut self, mut see: impl FnMut(u128, Slot)) -> Option<()> {
-        let count = usize::try_from(self.u64()?).ok()?;
-        let bytes = self.take(count.checked_mul(32)?)?;
-        for pair in bytes.chunks_exact(32) {
-            let (hash, slot) = pair.split_at(16);
-            let number = |bytes: &[u8]| bytes.try_into().map(u128::from_le_bytes).ok();
-            see(number(hash)?, Slot::from_bits(number(slot)?));
-        }
-        Some(())
-    }
-}
-
-impl<'a> Recovery<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        Self { shared, lost: HashMap::new(), moved: HashMap::new(), pending: HashMap::new() }
-    }
-
-    /// Takes a snapshot over; answers with where the log goes on. Nothing when it does not hold.
-    fn load(&mut self, bytes: &[u8]) -> Option<(u32, u64)> {
-        let (body, crc) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-        if crc32fast::hash(body).to_le_bytes() != crc || body.get(..8)? != MAGIC {
-            return None;
-        }
-        let mut input = Input(&body[8..]);
-        let (segment, at) = (input.u32()?, input.u64()?);
+impl Shared {
+    /// Takes the head of a snapshot over; answers with where the log goes on. Nothing when it is not one of this log.
+    fn take_over(&self, head: &Head) -> Option<(u32, u64)> {
         // a log that ends before the snapshot is not the log that it was made of
-        if self.shared.segment(segment)?.size.load(Relaxed) < at {
+        if self.segment(head.segment)?.size.load(Relaxed) < head.at {
             return None;
         }
-        for _ in 0..input.u32()? {
-            let length = u16::from_le_bytes(input.array()?);
-            let path = std::str::from_utf8(input.take(usize::from(length))?).ok()?;
-            let (_, count) = self.shared.scope(path);
-            count.entries.store(input.i64()?, Relaxed);
-            count.bytes.store(input.i64()?, Relaxed);
+        for (path, entries, bytes) in &head.scopes {
+            let (_, count) = self.scope(path).ok()?;
+            count.entries.store(*entries, Relaxed);
+            count.bytes.store(*bytes, Relaxed);
         }
-        let there: BTreeSet<u32> = self.shared.all_segments().iter().map(|segment| segment.number).collect();
-        let (shared, lost, moved) = (self.shared, &mut self.lost, &mut self.moved);
-        input.table(|hash, slot| {
-            if there.contains(&slot.segment()) {
-                shared.names.insert(hash, slot);
-            } else {
-                lost.insert(hash, slot);
+        let mut loading = locked(&self.load_state);
+        for (number, (live, written)) in &head.segments {
+            match self.segment(*number) {
+                Some(segment) => {
+                    segment.live.store(*live, Relaxed);
+                    segment.written.store(*written, Relaxed);
+                }
+                None => drop(loading.gone.insert(*number)),
             }
-        })?;
-        input.table(|hash, slot| {
-            if there.contains(&slot.segment()) {
-                shared.contents.insert(hash, slot);
-            } else {
-                moved.insert((slot.segment(), slot.at()), hash);
-            }
-        })?;
-        let mut large = locked(&shared.large);
-        for _ in 0..input.u32()? {
-            let digest = Digest::from_bytes(input.array()?);
-            let (names, size) = (input.u32()?, input.u64()?);
-            large.insert(digest, (names, size));
-            shared.large_bytes.fetch_add(size as i64, Relaxed);
         }
-        Some((segment, at))
+        let bytes: u64 = head.large.values().map(|(_, size)| *size).sum();
+        self.large_bytes.store(bytes as i64, Relaxed);
+        locked(&self.large).clone_from(&head.large);
+        head.hang(&self.names, &self.contents);
+        self.loading.store(true, Release);
+        Some((head.segment, head.at))
     }
 
-    fn replay(&mut self, (first, at): (u32, u64)) -> Result<(), StoreError> {
-        let segments = self.shared.all_segments();
+    fn replay(&self, (first, at): (u32, u64)) -> Result<(), StoreError> {
+        let segments = self.all_segments();
         let last = segments.last().map(|segment| segment.number);
+        let mut behind = 0;
         for segment in segments.iter().filter(|segment| segment.number >= first) {
             let from = if segment.number == first { at } else { 0 };
             let good = walk(segment, from, |at, record, length| {
-                self.record(segment.number, at, record, length);
-                segment.written.store(Shared::minute_at(record.stored_at), Relaxed);
-                Ok(())
+                behind += 1;
+                segment.written.store(Self::minute_at(record.stored_at), Relaxed);
+                self.replay_record(segment.number, at, record, length)
             })?;
             let size = segment.size.load(Relaxed);
             if good < size && Some(segment.number) == last {
@@ -228,96 +154,75 @@ impl<'a> Recovery<'a> {
                 segment.size.store(good, Relaxed);
             }
         }
+        locked(&self.writer).behind = behind;
         Ok(())
     }
 
-    fn record(&mut self, segment: u32, at: u64, record: &Record<'_>, length: u64) {
-        let shared = self.shared;
-        let minute = Shared::minute_at(record.stored_at);
-        let (scope, _) = shared.scope(record.scope);
-        let own = Slot::new(segment, at, length as u32, minute, scope);
-        if record.what == What::Content {
-            shared.contents.insert(half(record.digest.as_bytes()), own);
-            return;
-        }
-        let name = record.name().0;
+    fn replay_record(
+        &self,
+        segment: u32,
+        at: u64,
+        record: &Record<'_>,
+        length: u64,
+    ) -> Result<(), StoreError> {
         let content = half(record.digest.as_bytes());
-        self.pending.remove(&name);
-        let slot = match record.what {
-            What::Drop | What::Content => None,
-            What::Link if record.flags & LARGE == 0 => match shared.contents.get(content) {
-                Some(target) => Some(Slot::new(target.segment(), target.at(), target.len(), minute, scope)),
-                None => {
-                    self.pending.insert(name, (content, minute, scope, record.size));
-                    None
-                }
-            },
-            What::Link => {
-                let mut large = locked(&shared.large);
-                let entry = large.entry(record.digest).or_insert_with(|| {
-                    shared.large_bytes.fetch_add(record.size as i64, Relaxed);
-                    (0, record.size)
-                });
-                entry.0 += 1;
-                Some(own)
+        let away = self.loading.load(Relaxed);
+        if record.what.carries() {
+            let spot = Spot::new(segment, at);
+            if away {
+                locked(&self.load_state).contents.push((content, spot));
+            } else {
+                self.set_content(content, spot);
             }
-            What::Entry => {
-                shared.contents.insert(content, own);
-                Some(own)
-            }
-        };
-        let before = match slot {
-            Some(slot) => {
-                // counted before the old one is counted out, so that a large content is not removed in between
-                shared.count_in(slot, record.size);
-                shared.names.insert(name, slot)
-            }
-            None => shared.names.remove(name),
-        };
-        if let Some(before) = before {
-            shared.uncount(before);
         }
-        if let Some(slot) = self.lost.remove(&name) {
-            shared.uncount(slot);
+        if record.what == What::Content {
+            return Ok(());
         }
+        let (scope, _) = self.scope(record.scope)?;
+        let slot = Slot::new(segment, at, length, Self::minute_at(record.stored_at), scope);
+        let large = record.what == What::Link && record.flags & LARGE != 0;
+        if large {
+            self.name_large(record.digest, record.size);
+        }
+        let slot = (record.what != What::Drop).then_some(slot);
+        let since = Since { hash: record.name().0, slot, size: record.size, large };
+        if away {
+            locked(&self.load_state).names.push(since);
+        } else {
+            self.set_name(since);
+        }
+        Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), StoreError> {
-        let shared = self.shared;
-        for (name, (content, minute, scope, size)) in self.pending.drain() {
-            if let Some(target) = shared.contents.get(content) {
-                let slot = Slot::new(target.segment(), target.at(), target.len(), minute, scope);
-                shared.names.insert(name, slot);
-                shared.count_in(slot, size);
-            }
-        }
-        for (name, slot) in self.lost.drain() {
-            let moved = self.moved.get(&(slot.segment(), slot.at()));
-            match moved.and_then(|content| shared.contents.get(*content)) {
-                Some(target) => {
-                    shared.names.insert(name, slot.moved(target.segment(), target.at()));
+    /// Sorts what the log said by shard. The last word on a name counts; what an earlier one counted for is taken back.
+    fn settle(&self) {
+        let mut loading = locked(&self.load_state);
+        loading.contents.sort_by_key(|(hash, _)| shard_of(*hash));
+        loading.names.sort_by_key(|since| (shard_of(since.hash), since.hash));
+        let mut taken_back = Vec::new();
+        loading.names.dedup_by(|later, earlier| {
+            let same = later.hash == earlier.hash;
+            if same {
+                if let (true, Some(slot)) = (earlier.large, earlier.slot) {
+                    taken_back.push(slot);
                 }
-                None => shared.uncount(slot),
+                *earlier = *later;
+            }
+            same
+        });
+        drop(loading);
+        for slot in taken_back {
+            if let Ok(Some(digest)) = self.head(slot.segment(), slot.at(), |record| record.digest) {
+                self.release_large(digest);
             }
         }
-        for segment in shared.all_segments() {
-            segment.live.store(0, Relaxed);
-        }
-        let mut live: HashMap<u32, i64> = HashMap::new();
-        shared.names.each(|_, slot| *live.entry(slot.segment()).or_default() += i64::from(slot.len()));
-        for (number, bytes) in live {
-            if let Some(segment) = shared.segment(number) {
-                segment.live.store(bytes, Relaxed);
-            }
-        }
-        self.sweep_large()
     }
 
     /// Removes large files that no name stands for: a crash between the file and its record leaves one.
     fn sweep_large(&self) -> Result<(), StoreError> {
-        let root = self.shared.config.folder.join("large");
+        let root = self.config.folder.join("large");
         let failed = || StoreError::io("sweeping", &root);
-        let large = locked(&self.shared.large);
+        let large = locked(&self.large);
         for folder in fs_err::read_dir(&root).map_err(failed())? {
             for file in fs_err::read_dir(folder.map_err(failed())?.path()).map_err(failed())? {
                 let path = file.map_err(failed())?.path();
@@ -329,93 +234,78 @@ impl<'a> Recovery<'a> {
         }
         Ok(())
     }
-}
 
-impl Shared {
-    /// Forgets what half a snapshot said.
-    fn clear(&self) {
-        self.names.clear();
-        self.contents.clear();
-        *self.scopes.write().unwrap_or_else(PoisonError::into_inner) = Default::default();
-        locked(&self.large).clear();
-        self.large_bytes.store(0, Relaxed);
-    }
-
-    /// Writes the snapshot. No put runs meanwhile; reads go on.
-    pub(super) fn snapshot(&self) -> Result<(), StoreError> {
-        let path = self.config.folder.join("index.snap");
-        let beside = self.config.folder.join("index.snap.new");
-        let failed = || StoreError::io("writing", &beside);
-        let file = File::create(&beside).map_err(failed())?;
-        let mut out =
-            Summed { out: std::io::BufWriter::with_capacity(1 << 20, file), crc: Default::default() };
-        {
-            let writer = locked(&self.writer);
-            // a snapshot must not promise what the log does not hold yet
-            writer.active.file.sync_data().map_err(failed())?;
-            self.write_snapshot(&mut out, writer.active.number, writer.active.size.load(Relaxed))
-                .map_err(failed())?;
+    /// Brings in what is still in the snapshot, a shard at a time, and then reads the log for what did not hold. Runs in
+    /// the background; ends early when the store is closed.
+    pub(super) fn load_in_background(&self) {
+        for number in 0..SHARDS {
+            if self.closing.load(Relaxed) {
+                return;
+            }
+            self.load(number);
         }
-        let crc = out.crc.finalize();
-        out.out.write_all(&crc.to_le_bytes()).map_err(failed())?;
-        let file = out.out.into_inner().map_err(|error| failed()(error.into_error()))?;
-        file.sync_data().map_err(failed())?;
-        fs_err::rename(&beside, &path).map_err(StoreError::io("renaming to", &path))
-    }
-
-    fn write_snapshot(&self, out: &mut impl std::io::Write, segment: u32, at: u64) -> std::io::Result<()> {
-        out.write_all(MAGIC)?;
-        out.write_all(&segment.to_le_bytes())?;
-        out.write_all(&at.to_le_bytes())?;
-        let counts = self.scopes.read().unwrap_or_else(PoisonError::into_inner).counts.clone();
-        out.write_all(&(counts.len() as u32).to_le_bytes())?;
-        for count in counts {
-            out.write_all(&(count.path.len() as u16).to_le_bytes())?;
-            out.write_all(count.path.as_bytes())?;
-            out.write_all(&count.entries.load(Relaxed).to_le_bytes())?;
-            out.write_all(&count.bytes.load(Relaxed).to_le_bytes())?;
-        }
-        let table = |out: &mut dyn std::io::Write, table: &Table| {
-            out.write_all(&(table.len() as u64).to_le_bytes())?;
-            let mut written = Ok(());
-            table.each(|hash, slot| {
-                if written.is_ok() {
-                    let mut pair = [0; 32];
-                    pair[..16].copy_from_slice(&hash.to_le_bytes());
-                    pair[16..].copy_from_slice(&slot.bits().to_le_bytes());
-                    written = out.write_all(&pair);
-                }
-            });
-            written
+        let (names, contents) = {
+            let loading = std::mem::take(&mut *locked(&self.load_state));
+            (loading.broken_names, loading.broken_contents)
         };
-        table(out, &self.names)?;
-        table(out, &self.contents)?;
-        let large = locked(&self.large);
-        out.write_all(&(large.len() as u32).to_le_bytes())?;
-        for (digest, (names, size)) in large.iter() {
-            out.write_all(digest.as_bytes())?;
-            out.write_all(&names.to_le_bytes())?;
-            out.write_all(&size.to_le_bytes())?;
+        if !names.is_empty() || !contents.is_empty() {
+            let path = self.config.folder.join("index.snap");
+            if let Err(error) = fs_err::remove_file(&path) {
+                tracing::error!("removing a snapshot that does not hold: {error}");
+            }
+            let wanted = |hash: u128, of: &std::collections::BTreeSet<usize>| of.contains(&shard_of(hash));
+            if let Err(error) = self.rebuild(&|hash| wanted(hash, &names), &|hash| wanted(hash, &contents)) {
+                tracing::error!("reading the log for a part of the index: {error}");
+            }
+        }
+        self.recovered();
+    }
+
+    /// Large contents may go from now on. Before, the log may still have named again what it had dropped.
+    fn recovered(&self) {
+        let _writer = locked(&self.writer);
+        self.loading.store(false, Release);
+        self.recovering.store(false, Release);
+        let unnamed: Vec<Digest> = {
+            let large = locked(&self.large);
+            large.iter().filter(|(_, (names, _))| *names == 0).map(|(digest, _)| *digest).collect()
+        };
+        unnamed.into_iter().for_each(|digest| self.release_large(digest));
+    }
+
+    /// Finds names and contents of some shards in the log. No put runs meanwhile: this is the price of a damaged disk. The
+    /// counts were in the head of the snapshot.
+    fn rebuild(
+        &self,
+        names: &dyn Fn(u128) -> bool,
+        contents: &dyn Fn(u128) -> bool,
+    ) -> Result<(), StoreError> {
+        let _writer = locked(&self.writer);
+        let mut found: HashMap<u128, Option<Slot>> = HashMap::new();
+        for segment in self.all_segments() {
+            walk(&segment, SEGMENT_HEAD, |at, record, length| {
+                let content = half(record.digest.as_bytes());
+                if record.what.carries() && contents(content) {
+                    self.set_content(content, Spot::new(segment.number, at));
+                }
+                let name = record.name().0;
+                if record.what != What::Content && names(name) {
+                    let (scope, _) = self.scope(record.scope)?;
+                    let minute = Self::minute_at(record.stored_at);
+                    let slot = Slot::new(segment.number, at, length, minute, scope);
+                    found.insert(name, (record.what != What::Drop).then_some(slot));
+                }
+                Ok(())
+            })?;
+        }
+        for (name, slot) in found {
+            if let Some(slot) = slot
+                && !self.names.find(name).any(|known| self.is_named(known, name))
+            {
+                self.names.add(name, slot);
+            }
         }
         Ok(())
-    }
-}
-
-/// Writes on and sums up.
-struct Summed<W> {
-    out: W,
-    crc: crc32fast::Hasher,
-}
-
-impl<W: std::io::Write> std::io::Write for Summed<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.crc.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.out.flush()
     }
 }
 
@@ -429,13 +319,15 @@ mod tests {
         fn any_snapshot_and_any_segment_are_read_or_refused(mut snapshot: Vec<u8>, tail: Vec<u8>, sum: bool) {
             let folder = tempfile::tempdir().unwrap();
             if sum {
-                let mut bytes = MAGIC.to_vec();
-                bytes.extend_from_slice(&1u32.to_le_bytes());
-                bytes.extend_from_slice(&64u64.to_le_bytes());
-                bytes.append(&mut snapshot);
-                let crc = crc32fast::hash(&bytes);
-                bytes.extend_from_slice(&crc.to_le_bytes());
-                snapshot = bytes;
+                let mut head = 1u32.to_le_bytes().to_vec();
+                head.extend_from_slice(&64u64.to_le_bytes());
+                head.append(&mut snapshot);
+                head.resize(head.len() + SHARDS * 16, 0);
+                snapshot = b"FYSNAP2\n".to_vec();
+                snapshot.extend_from_slice(&(head.len() as u32).to_le_bytes());
+                snapshot.extend_from_slice(&crc32fast::hash(&head).to_le_bytes());
+                snapshot.append(&mut head);
+                snapshot.resize(snapshot.len() + SHARDS * 8, 0);
             }
             fs_err::create_dir_all(folder.path().join("seg")).unwrap();
             fs_err::write(folder.path().join("index.snap"), &snapshot).unwrap();

@@ -7,10 +7,11 @@ use super::{
 };
 use crate::name::{Name, NameHash};
 use forgeyard_model::{Digest, Timestamp};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 struct Entry {
     name: Name,
@@ -27,12 +28,20 @@ pub struct MemoryStore {
     clock: Clock,
     entries: Mutex<HashMap<NameHash, Entry>>,
     next: AtomicU64,
+    /// Scopes over their quota whose entries are leased.
+    full: Mutex<BTreeSet<String>>,
 }
 
 impl MemoryStore {
     /// An empty store.
     pub fn new(folder: impl Into<PathBuf>, clock: Clock) -> Self {
-        Self { folder: folder.into(), clock, entries: Mutex::default(), next: AtomicU64::new(0) }
+        Self {
+            folder: folder.into(),
+            clock,
+            entries: Mutex::default(),
+            next: AtomicU64::new(0),
+            full: Mutex::default(),
+        }
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<NameHash, Entry>> {
@@ -53,7 +62,7 @@ impl Store for MemoryStore {
     fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&name) else { return Ok(None) };
-        entry.used = (self.clock)();
+        entry.used = entry.used.max((self.clock)());
         let facts = entry.facts;
         if entry.large {
             let mut spool = self.spool()?;
@@ -69,16 +78,26 @@ impl Store for MemoryStore {
     fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&name) else { return Ok(None) };
-        entry.used = (self.clock)();
+        entry.used = entry.used.max((self.clock)());
         Ok(Some(entry.facts))
+    }
+
+    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        let until = (self.clock)().plus(Duration::from_secs(u64::from(minutes) * 60));
+        let mut entries = self.entries();
+        let entry = entries.get_mut(&name);
+        Ok(entry.map(|entry| entry.used = entry.used.max(until)).is_some())
     }
 
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
         if name.key.len() > crate::name::LONGEST_KEY {
             return Err(StoreError::TooLong("key"));
         }
+        if self.full.lock().unwrap_or_else(PoisonError::into_inner).contains(name.scope.as_str()) {
+            return Err(StoreError::Full("a new entry of its scope: clients were promised what is there"));
+        }
         let (bytes, large) = match body {
-            Body::Inline(bytes) => (bytes.to_vec(), false),
+            Body::Inline(bytes) | Body::Checked(bytes, _) => (bytes.to_vec(), false),
             Body::Large(finished) => (whole(&finished.open()?)?, true),
         };
         let now = (self.clock)();
@@ -94,7 +113,7 @@ impl Store for MemoryStore {
             let entry = Entry { name: name.clone(), facts, bytes, large, by: by.clone(), used: now };
             entries.insert(name.hash(), entry);
         } else if let Some(entry) = entries.get_mut(&name.hash()) {
-            entry.used = now;
+            entry.used = entry.used.max(now);
         }
         Ok(Put { outcome, ticket: 0 })
     }
@@ -175,12 +194,17 @@ impl Store for MemoryStore {
                 let down_to = limits.bytes.map_or(u64::MAX, |most| (most as f64 * 0.9) as u64);
                 let idle = now.since(used).as_secs() / 60;
                 let aged = limits.idle_minutes.is_some_and(|most| idle > u64::from(most));
-                if !(aged || over && bytes > down_to) {
+                if used > now || !(aged || over && bytes > down_to) {
                     break;
                 }
                 entries.remove(&hash);
                 bytes -= size;
             }
+            let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+            match limits.bytes.is_some_and(|most| bytes > most) {
+                true => full.insert(scope.scope),
+                false => full.remove(&scope.scope),
+            };
         }
         Ok(())
     }

@@ -88,6 +88,7 @@ pub fn options(folder: &Path, durability: Durability) -> Options {
         authority,
         largest: 64 << 20,
         threads: 2,
+        scrub_bytes: 0,
         clock: Arc::new(|| Timestamp::from_micros(NOW)),
     }
 }

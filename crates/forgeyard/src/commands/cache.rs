@@ -189,6 +189,7 @@ pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
         authority,
         largest: config.largest_mib.unwrap_or(8 << 10) << 20,
         threads: config.threads.unwrap_or(0),
+        scrub_bytes: service::SCRUB_BYTES,
         clock: Arc::new(move || clock.now()),
     };
     let running = service::start_with(options, Some(Minter { id: KEY.to_owned(), key }))?;

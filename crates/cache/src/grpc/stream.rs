@@ -1,0 +1,265 @@
+//! ByteStream: contents of any size, piece by piece, plain or as Zstandard.
+//!
+//! Offsets of a compressed write count the bytes of the wire; those of a read count the content before compression.
+//! A write that breaks off begins again at 0: that is what [`query`] says.
+
+use super::upload::{Upload, settle};
+use super::wire::{self, ReadResponse};
+use super::{Answers, Caller, Calling, resource};
+use crate::action::EMPTY;
+use crate::exchange::{add, look, promised};
+use crate::name::{Kind, Name};
+use crate::service::Core;
+use crate::store::large::{Large, PIECE};
+use crate::store::{Place, Store as _};
+use bytes::Bytes;
+use std::io::Write as _;
+use std::ops::Range;
+use std::sync::Arc;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+/// Bytes of one answer.
+const PART: usize = 128 << 10;
+/// How hard what is read is compressed: the network is the cheaper one of the two.
+const LEVEL: i32 = 1;
+
+/// Reads a content.
+pub(super) async fn read(
+    calling: Calling,
+    request: Request<wire::ReadRequest>,
+) -> Result<Response<Answers<ReadResponse>>, Status> {
+    let message = request.get_ref();
+    let named = resource::read(&message.resource_name);
+    let instance = named.as_ref().map_or("", |resource| resource.instance.as_str());
+    let caller = calling.caller(request.metadata(), instance);
+    let resource = match &named {
+        Ok(resource) => resource,
+        Err(wrong) => return Err(caller.refuse(Code::InvalidArgument, "a resource to read", wrong)),
+    };
+    let about = format!("{}/{}", resource.digest.hex(), resource.size);
+    let (from, limit) = (u64::try_from(message.read_offset), u64::try_from(message.read_limit));
+    let (Ok(from), Ok(limit)) = (from, limit) else {
+        return Err(caller.refuse(Code::OutOfRange, &about, "the offset or the limit is negative"));
+    };
+    if resource.compressed && limit > 0 {
+        return Err(caller.refuse(
+            Code::InvalidArgument,
+            &about,
+            "a compressed content is read without a limit",
+        ));
+    }
+    if from > resource.size {
+        return Err(caller.refuse(Code::OutOfRange, &about, "the offset is behind the end"));
+    }
+    let until = if limit == 0 { resource.size } else { resource.size.min(from.saturating_add(limit)) };
+    let Some((depth, source)) = open(&caller, resource) else {
+        add(&caller.access.counters.misses, 1);
+        return Err(Status::not_found(format!("{about}: no such content")));
+    };
+    let counters = &caller.access.counters;
+    add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
+    let mut encoder = None;
+    if resource.compressed {
+        let made = zstd::stream::write::Encoder::new(Vec::new(), LEVEL);
+        let failed = |error| caller.refuse(Code::Internal, &about, error);
+        encoder = Some(Box::new(made.map_err(failed)?));
+    }
+    let parts = Parts { source, left: from..until, encoder, access: Arc::clone(&caller.access), done: false };
+    Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
+}
+
+/// Where bytes come from.
+enum Source {
+    Memory(Bytes),
+    Large { core: Arc<Core>, name: Name, large: Large, piece: Option<(u64, Bytes)> },
+}
+
+fn open(caller: &Caller, resource: &resource::Resource) -> Option<(usize, Source)> {
+    let key = resource.digest.hex();
+    if key == EMPTY {
+        return (resource.size == 0).then_some((0, Source::Memory(Bytes::new())));
+    }
+    let mut buffer = Vec::new();
+    let (depth, (scope, found)) = look(&caller.access, Kind::Content, &key, |scope, name| {
+        Ok(caller.core.store.get(name, &mut buffer)?.map(|found| (scope.clone(), found)))
+    })?;
+    if found.facts.size != resource.size {
+        return None;
+    }
+    let source = match found.place {
+        Place::Buffer(range) => Source::Memory(Bytes::from(buffer).slice(range)),
+        Place::Large(large) => {
+            let name = Name { scope, kind: Kind::Content, key };
+            Source::Large { core: Arc::clone(&caller.core), name, large, piece: None }
+        }
+    };
+    Some((depth, source))
+}
+
+impl Source {
+    /// Some bytes of a range that is not empty, from its beginning.
+    fn part(&mut self, range: Range<u64>) -> Result<Bytes, Status> {
+        match self {
+            Source::Memory(all) => {
+                let until = range.end.min(range.start + PART as u64);
+                Ok(all.slice(range.start as usize..until as usize))
+            }
+            Source::Large { core, name, large, piece } => {
+                let number = range.start / PIECE;
+                if piece.as_ref().is_none_or(|(at, _)| *at != number) {
+                    let mut buffer = Vec::new();
+                    if let Err(error) = large.piece(number, &mut buffer) {
+                        tracing::error!(entry = %name, "reading a piece of a content: {error}; it is dropped");
+                        let _ = core.store.remove(name);
+                        return Err(Status::data_loss(format!("{}: damaged on disk", name.key)));
+                    }
+                    *piece = Some((number, buffer.into()));
+                }
+                let bytes = piece.as_ref().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
+                let from = (range.start % PIECE) as usize;
+                let until = bytes.len().min(from + PART).min((range.end - number * PIECE) as usize);
+                Ok(bytes.slice(from..until))
+            }
+        }
+    }
+}
+
+/// The answers to a read, made one by one as they are asked for.
+struct Parts {
+    source: Source,
+    left: Range<u64>,
+    encoder: Option<Box<zstd::stream::write::Encoder<'static, Vec<u8>>>>,
+    access: Arc<crate::exchange::Access>,
+    done: bool,
+}
+
+impl Parts {
+    fn next_part(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            if self.left.is_empty() {
+                self.done = true;
+                let Some(encoder) = self.encoder.take() else { return Ok(None) };
+                let last = encoder.finish().map_err(|error| Status::internal(error.to_string()))?;
+                return Ok(Some(last.into()));
+            }
+            let part = self.source.part(self.left.clone())?;
+            self.left.start += part.len() as u64;
+            let Some(encoder) = &mut self.encoder else { return Ok(Some(part)) };
+            encoder.write_all(&part).map_err(|error| Status::internal(error.to_string()))?;
+            if encoder.get_ref().len() >= PART {
+                return Ok(Some(std::mem::take(encoder.get_mut()).into()));
+            }
+        }
+    }
+}
+
+impl Iterator for Parts {
+    type Item = Result<ReadResponse, Status>;
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        match self.next_part() {
+            Ok(part) => {
+                let data = part?;
+                add(&self.access.counters.bytes_out, data.len() as u64);
+                Some(Ok(ReadResponse { data }))
+            }
+            Err(status) => {
+                self.done = true;
+                Some(Err(status))
+            }
+        }
+    }
+}
+
+/// Stores a content.
+pub(super) async fn write(
+    calling: Calling,
+    request: Request<Streaming<wire::WriteRequest>>,
+) -> Result<Response<wire::WriteResponse>, Status> {
+    let (headers, _, mut messages) = request.into_parts();
+    let Some(mut message) = messages.message().await? else {
+        return Err(Status::invalid_argument("a write has a message"));
+    };
+    let name = std::mem::take(&mut message.resource_name);
+    let named = resource::write(&name);
+    let caller = calling.caller(&headers, named.as_ref().map_or("", |resource| resource.instance.as_str()));
+    let resource = match named {
+        Ok(resource) => resource,
+        Err(wrong) => return Err(caller.refuse(Code::InvalidArgument, "a resource to write", wrong)),
+    };
+    let (key, size) = (resource.digest.hex(), resource.size);
+    let about = format!("{key}/{size}");
+    let writes = caller.access.grant.writes.is_some();
+    if !writes || promised(&caller.core, &caller.access, &key) {
+        let early = match resource.compressed {
+            false => i64::try_from(size).ok(),
+            true => caller.tool.committed_early(size),
+        };
+        // what is still coming is reset by the connection (bazel-remote#473)
+        let committed_size = match early {
+            Some(committed) => committed,
+            None => {
+                let mut received = message.data.len() as u64;
+                while !message.finish_write {
+                    let Some(next) = messages.message().await? else { break };
+                    message = next;
+                    received += message.data.len() as u64;
+                }
+                caller.tool.committed(received, size)
+            }
+        };
+        let answer = wire::WriteResponse { committed_size };
+        if !writes {
+            return Ok(caller.discard(answer));
+        }
+        add(&caller.access.counters.repeats, 1);
+        return Ok(Response::new(answer));
+    }
+    let mut upload = Upload::new(&caller.core, resource.digest, size, resource.compressed)
+        .map_err(|refused| refused.status(&caller, &about))?;
+    loop {
+        let another = !message.resource_name.is_empty() && message.resource_name != name;
+        if another || u64::try_from(message.write_offset) != Ok(upload.received()) {
+            let reason = format!("a write goes on with the same name, at offset {}", upload.received());
+            return Err(caller.refuse(Code::InvalidArgument, &about, reason));
+        }
+        upload.write(&message.data).map_err(|refused| refused.status(&caller, &about))?;
+        if message.finish_write {
+            break;
+        }
+        message = match messages.message().await? {
+            Some(message) => message,
+            None => {
+                return Err(caller.refuse(
+                    Code::InvalidArgument,
+                    &about,
+                    "the write ended before it was finished",
+                ));
+            }
+        };
+    }
+    let committed_size = match resource.compressed {
+        true => caller.tool.committed(upload.received(), size),
+        false => i64::try_from(size).unwrap_or(i64::MAX),
+    };
+    let ticket = upload.store(&caller).await.map_err(|refused| refused.status(&caller, &about))?;
+    settle(&caller, &about, ticket).await?;
+    Ok(Response::new(wire::WriteResponse { committed_size }))
+}
+
+/// How far a write got: all of it or nothing.
+pub(super) async fn query(
+    calling: Calling,
+    request: Request<wire::QueryWriteStatusRequest>,
+) -> Result<Response<wire::QueryWriteStatusResponse>, Status> {
+    let named = resource::write(&request.get_ref().resource_name);
+    let caller =
+        calling.caller(request.metadata(), named.as_ref().map_or("", |resource| resource.instance.as_str()));
+    let resource =
+        named.map_err(|wrong| caller.refuse(Code::InvalidArgument, "a resource to write", wrong))?;
+    let complete = promised(&caller.core, &caller.access, &resource.digest.hex());
+    let committed_size = if complete { i64::try_from(resource.size).unwrap_or(i64::MAX) } else { 0 };
+    Ok(Response::new(wire::QueryWriteStatusResponse { committed_size, complete }))
+}
