@@ -130,7 +130,11 @@ impl Connection {
                 Ok(()) if head.keep_alive => {}
                 Ok(()) => return Ok(()),
                 Err(End::Wrong(wrong)) => return self.refuse(wrong).await,
-                Err(end) => return Err(end),
+                Err(end) => {
+                    // an answer that breaks off must not look like one that ends (nix#4533)
+                    let _ = self.stream.set_zero_linger();
+                    return Err(end);
+                }
             }
         }
     }
