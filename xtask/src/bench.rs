@@ -156,7 +156,10 @@ fn collect(mut command: Command) -> Result<Vec<Figure>> {
 }
 
 fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result<Vec<Figure>> {
-    let mut all = vec!["run", "--quiet", "--package", package, "--example", name, "--"];
+    let fast = crate::cargo::optimised();
+    let mut all = vec!["run", "--quiet"];
+    all.extend(fast.iter().map(String::as_str));
+    all.extend(["--package", package, "--example", name, "--"]);
     all.extend(arguments);
     collect(crate::cargo::command(root, &all))
 }

@@ -17,6 +17,17 @@ pub(crate) fn command(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// Crates of the farm whose speed is looked at.
+const FAST: [&str; 8] = ["api", "control", "db", "engine", "forges", "formats", "model", "testkit"];
+
+/// Arguments by which cargo compiles the crates of the farm as a release has them, overflow checks apart, which stay. They
+/// change nothing for other builds, which keep their outputs, and third-party crates are not built again.
+pub(crate) fn optimised() -> Vec<String> {
+    let settings = ["opt-level=3", "debug-assertions=false", "overflow-checks=true"];
+    let of = |name: &str| settings.map(|set| format!("--config=profile.dev.package.forgeyard-{name}.{set}"));
+    FAST.into_iter().flat_map(of).collect()
+}
+
 fn about_this_package(name: &str) -> bool {
     name.starts_with("CARGO_PKG_")
         || name.starts_with("CARGO_MANIFEST_")

@@ -12,6 +12,7 @@ pub mod openapi;
 pub mod people;
 pub mod pools;
 pub mod routes;
+pub mod rules;
 pub mod site;
 pub mod usage;
 

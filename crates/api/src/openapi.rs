@@ -170,6 +170,8 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             Shape::takes(of.one::<EnvironmentResult>(), json(nothing()))
         }
         (Method::Get, "/api/v1/queue") => Shape::gives(json(of.many::<QueueRow>())),
+        (Method::Get, "/api/v1/config/rules") => Shape::gives(json(of.one::<crate::rules::RulesView>())),
+        (Method::Post, "/api/v1/config/reload") => Shape::gives(json(of.one::<crate::rules::Reloaded>())),
         (Method::Get, "/api/v1/config/history") => Shape::gives(json(of.many::<ConfigVersionView>())),
         (Method::Get, "/api/v1/config/history/{number}") => Shape::gives(json(of.one::<ConfigVersionView>())),
         (Method::Get, "/api/v1/approvals") => Shape::gives(json(of.many::<HeadApproval>())),

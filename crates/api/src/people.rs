@@ -291,8 +291,11 @@ pub struct ConfigVersionView {
     pub digest: forgeyard_model::Digest,
     /// Since when.
     pub at: Timestamp,
-    /// Who started the farm with it, as far as that is known.
+    /// Who started the farm with it or had it read again, as far as that is known.
     pub by: String,
+    /// What is different from the version before, when it was read while the farm ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// The version that it repeats, when it is an older one again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<u64>,
@@ -362,6 +365,9 @@ pub struct TermsRequest {
     /// For whom, by numeric id: an admin records what a person said elsewhere. Absent = the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<u64>,
+    /// The forge of that person; the home forge of the farm's access file when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge: Option<forgeyard_model::ForgeName>,
     /// By which way it is said.
     #[serde(default = "by_api")]
     pub how: Way,
@@ -379,6 +385,9 @@ pub struct TermsView {
     /// The caller, when it is a person of a forge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<forgeyard_model::forge::Person>,
+    /// The forge of the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge: Option<forgeyard_model::ForgeName>,
     /// The newest version that the caller accepted; 0 = none.
     pub accepted: u32,
 }

@@ -145,6 +145,16 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/tokens", ADMIN, "API tokens, without the tokens themselves."),
     post("/api/v1/tokens/{principal}/revoke", ADMIN, "Revokes the API token of a principal."),
     get("/api/v1/config", VIEWER, "What the farm is set up with: pools, flavors, images, repositories."),
+    get(
+        "/api/v1/config/rules",
+        OPERATOR,
+        "Which configuration counts, and what became of its files when they were read last.",
+    ),
+    post(
+        "/api/v1/config/reload",
+        OPERATOR,
+        "Reads the files of the configuration again; what they say counts from the next decision.",
+    ),
     get("/api/v1/config/history", OPERATOR, "Every configuration that the farm ran with, newest first."),
     get("/api/v1/config/history/{number}", OPERATOR, "One of them, whole; it holds no secret."),
     get("/api/v1/live", VIEWER, "Server-sent events: what changed, as it changes."),

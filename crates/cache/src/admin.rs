@@ -35,7 +35,7 @@ pub struct Removed {
 }
 
 /// A parameter of a query, decoded.
-fn parameter(query: &str, name: &str) -> Option<String> {
+pub(crate) fn parameter(query: &str, name: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     let mut bytes = Vec::new();
     let mut rest = value.bytes();

@@ -4,6 +4,7 @@
 //! The service looks at it once a second; a file that cannot be read leaves the last good one in force, and says so.
 //! Raising `epoch` voids every token of an older epoch at once; `revoked` voids single ones.
 
+use crate::identity::policy::Issuer;
 use crate::scope::{Grant, ScopeError, ScopePath, ScopeRule, ScopeTree, Who};
 use crate::token::{self, Access, Claims, TokenError};
 use base64::Engine as _;
@@ -28,6 +29,9 @@ pub struct Snapshot {
     /// The scopes.
     #[serde(default)]
     pub scopes: Vec<ScopeRule>,
+    /// Forges whose tokens are exchanged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub issuers: Vec<Issuer>,
 }
 
 /// What is wrong with an authority.
@@ -42,6 +46,14 @@ pub enum AuthorityError {
     /// The scopes.
     #[error("scopes of the authority: {0}")]
     Scopes(#[from] ScopeError),
+    /// An issuer.
+    #[error("issuer `{issuer}` of the authority: {reason}")]
+    Issuer {
+        /// Its name.
+        issuer: String,
+        /// What is wrong.
+        reason: String,
+    },
 }
 
 /// The snapshot, checked.
@@ -51,6 +63,7 @@ pub struct Authority {
     epoch: u64,
     revoked: BTreeSet<String>,
     tree: ScopeTree,
+    issuers: Vec<Issuer>,
 }
 
 /// A caller that is known.
@@ -85,7 +98,23 @@ impl Authority {
             keys.insert(id.clone(), key.ok_or(AuthorityError::Key(id))?);
         }
         let tree = ScopeTree::new(snapshot.scopes)?;
-        Ok(Self { keys, epoch: snapshot.epoch, revoked: snapshot.revoked, tree })
+        for issuer in &snapshot.issuers {
+            if let Some(reason) = issuer.wrong(&tree) {
+                return Err(AuthorityError::Issuer { issuer: issuer.issuer.clone(), reason });
+            }
+        }
+        let Snapshot { epoch, revoked, issuers, .. } = snapshot;
+        Ok(Self { keys, epoch, revoked, tree, issuers })
+    }
+
+    /// Forges whose tokens are exchanged.
+    pub fn issuers(&self) -> &[Issuer] {
+        &self.issuers
+    }
+
+    /// The revocation epoch.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The scopes.

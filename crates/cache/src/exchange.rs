@@ -41,21 +41,19 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Decides anew.
-    pub(crate) fn decide(
+    /// What this caller may do, decided under the authority of this generation.
+    pub(crate) fn of(
         core: &Core,
-        authorization: &[u8],
-        agent: &str,
+        caller: &Caller,
+        generation: u64,
         scope: Option<&ScopePath>,
         surface: Surface,
     ) -> Self {
-        let (now, generation) = ((core.clock)(), core.generation());
-        let caller = caller_of(core, authorization, agent, now);
-        let grant = core.authority().grant(&caller, scope);
+        let grant = core.authority().grant(caller, scope);
         let counted = grant.writes.as_ref().or(grant.reads.first());
         let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
         let claims = caller.claims.as_ref();
-        Self {
+        Access {
             generation,
             expires_at: claims.map(|claims| claims.expires_at),
             grant,
@@ -66,6 +64,18 @@ impl Access {
             },
             counters,
         }
+    }
+
+    /// Decides anew.
+    pub(crate) fn decide(
+        core: &Core,
+        authorization: &[u8],
+        agent: &str,
+        scope: Option<&ScopePath>,
+        surface: Surface,
+    ) -> Self {
+        let (now, generation) = ((core.clock)(), core.generation());
+        Self::of(core, &caller_of(core, authorization, agent, now), generation, scope, surface)
     }
 
     /// Whether what was decided holds still.
@@ -105,7 +115,12 @@ fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> 
     }
 }
 
-fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surface) -> Rc<Access> {
+pub(crate) fn access(
+    thread: &Thread,
+    head: &Head,
+    scope: Option<&ScopePath>,
+    surface: Surface,
+) -> Rc<Access> {
     let core = &thread.core;
     let mut key = head.authorization.clone();
     key.push(0);
@@ -128,6 +143,9 @@ fn access(thread: &Thread, head: &Head, scope: Option<&ScopePath>, surface: Surf
 /// Answers one request.
 pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head) -> Result<(), End> {
     let core = &*thread.core;
+    if let Some(answered) = crate::github::answer(thread, conn, head).await {
+        return answered;
+    }
     if let Some((scope, surface, rest)) = surface::split(&head.path) {
         let access = access(thread, head, scope.as_ref(), surface);
         return match surface::plan(surface, head.method, rest) {
@@ -155,6 +173,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged);
             say(conn, core, head, 200, &text).await
         }
+        (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
         (_, path) if path.starts_with("/-/admin/") => {
             // these may read the whole log, and others share this thread
             let (core, asked) = (Arc::clone(&thread.core), head.clone());

@@ -58,6 +58,12 @@ pub struct Head {
     pub range: Option<String>,
     /// `Content-Encoding` other than identity.
     pub encoded: bool,
+    /// `Content-Type`, as sent.
+    pub content_type: String,
+    /// `Host`; empty when it is no host and port.
+    pub host: String,
+    /// A proxy in front says that the client spoke TLS with it.
+    pub secure: bool,
 }
 
 /// A request that is not answered with anything but this status and the end of the connection.
@@ -110,6 +116,9 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
         agent: String::new(),
         range: None,
         encoded: false,
+        content_type: String::new(),
+        host: String::new(),
+        secure: false,
     };
     let (mut sized, mut coded) = (None, false);
     for header in request.headers.iter() {
@@ -139,6 +148,14 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
         } else if name.eq_ignore_ascii_case("connection") {
             let has = |word: &str| text().split(',').any(|part| part.trim().eq_ignore_ascii_case(word));
             head.keep_alive = if modern { !has("close") } else { has("keep-alive") };
+        } else if name.eq_ignore_ascii_case("content-type") {
+            head.content_type = text().to_ascii_lowercase();
+        } else if name.eq_ignore_ascii_case("host") {
+            let plain =
+                |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']' | b'_');
+            head.host = Some(text()).filter(|host| host.bytes().all(plain)).unwrap_or_default().to_owned();
+        } else if name.eq_ignore_ascii_case("x-forwarded-proto") {
+            head.secure = text().eq_ignore_ascii_case("https");
         } else if name.eq_ignore_ascii_case("range") {
             head.range = Some(text().to_owned());
         } else if name.eq_ignore_ascii_case("content-encoding") {
@@ -290,10 +307,14 @@ pub const fn reason(status: u16) -> &'static str {
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        409 => "Conflict",
+        410 => "Gone",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
         415 => "Unsupported Media Type",
         416 => "Range Not Satisfiable",
         422 => "Unprocessable Content",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         503 => "Service Unavailable",
         507 => "Insufficient Storage",

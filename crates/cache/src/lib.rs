@@ -7,6 +7,8 @@
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
 //! - `grpc`: the Remote Execution API, on connections that begin with the preface of HTTP/2.
 //! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
+//! - [`github`]: GitHub's own cache and artifact services, for its official clients.
+//! - [`identity`]: exchanges tokens of forges for tokens of this cache.
 //! - [`service`]: puts them together.
 //!
 //! What holds everywhere: a caller writes to its own scope or to none; a miss is 404 and never 401; bytes that fail their
@@ -20,9 +22,11 @@ mod checked;
 mod connection;
 mod exchange;
 pub mod figures;
+pub mod github;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 pub mod http;
+pub mod identity;
 pub mod name;
 pub mod nix;
 pub mod scope;

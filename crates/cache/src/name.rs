@@ -24,12 +24,24 @@ pub enum Kind {
     Content = 5,
     /// A file of a Nix binary cache.
     Nix = 6,
+    /// An entry of GitHub's cache service.
+    Github = 16,
+    /// An artifact of a run.
+    Artifact = 17,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] =
-        [Kind::Keyed, Kind::Sccache, Kind::Ccache, Kind::Action, Kind::Content, Kind::Nix];
+    pub const ALL: [Kind; 8] = [
+        Kind::Keyed,
+        Kind::Sccache,
+        Kind::Ccache,
+        Kind::Action,
+        Kind::Content,
+        Kind::Nix,
+        Kind::Github,
+        Kind::Artifact,
+    ];
 
     /// The kind with this number on disk.
     pub fn from_byte(byte: u8) -> Option<Self> {
@@ -45,6 +57,8 @@ impl Kind {
             Kind::Action => "action",
             Kind::Content => "content",
             Kind::Nix => "nix",
+            Kind::Github => "github",
+            Kind::Artifact => "artifact",
         }
     }
 }

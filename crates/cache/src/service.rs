@@ -7,6 +7,7 @@
 use crate::authority::{Authority, AuthorityError};
 use crate::connection;
 use crate::figures::Figures;
+use crate::identity::Minter;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError};
@@ -79,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) figures: Figures,
     pub(crate) clock: Clock,
     pub(crate) largest: u64,
+    pub(crate) github: crate::github::State,
+    pub(crate) exchange: crate::identity::Exchange,
     authority: RwLock<Arc<Authority>>,
     generation: AtomicU64,
 }
@@ -137,17 +140,27 @@ impl Running {
     }
 }
 
-/// Starts a service; it runs until [`Running::stop`]. Blocks while the index is read.
+/// Starts a service; it runs until [`Running::stop`]. Blocks while the index is read. It gives out no tokens.
 pub fn start(options: Options) -> Result<Running, ServiceError> {
+    start_with(options, None)
+}
+
+/// Starts a service that exchanges tokens of forges for its own, when it has a key to sign them with.
+pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, ServiceError> {
     // an entry that takes half of the space would drive out everything else, so it is refused before it is read
     let largest = options.largest.min(options.store.capacity / 2);
+    let (folder, capacity) = (options.store.folder.clone(), options.store.capacity);
     let store = LogStore::open(options.store, Arc::clone(&options.clock))?;
+    let sync = store.durability() == crate::store::log::Durability::Group;
+    let github = crate::github::State::open(&folder, capacity, sync)?;
     let (authority, mut stamp) = read_authority(&options.authority)?;
     let core = Arc::new(Core {
         store,
         figures: Figures::default(),
         clock: options.clock,
         largest,
+        github,
+        exchange: crate::identity::Exchange::new(minter),
         authority: RwLock::new(Arc::new(authority)),
         generation: AtomicU64::new(1),
     });
@@ -185,6 +198,7 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
             }
             if kept.store.over() || maintained.elapsed() > MAINTAIN_EVERY {
                 maintained = Instant::now();
+                kept.github.uploads.expire((kept.clock)());
                 if let Err(error) = kept.store.maintain(&|scope| kept.limits(scope)) {
                     tracing::error!("keeping the store within its limits: {error}");
                 }

@@ -34,10 +34,12 @@ pub enum Surface {
     Keyed,
     /// Bazel and others over gRPC, see `grpc`. It has no paths.
     Remote,
+    /// GitHub's cache and artifact services, which [`crate::github`] answers.
+    Github,
 }
 
 impl Surface {
-    /// All of them that have paths.
+    /// Those whose paths are taken apart here.
     pub const ALL: [Surface; 6] =
         [Surface::Dav, Surface::S3, Surface::Ccache, Surface::Bazel, Surface::Nix, Surface::Keyed];
 
@@ -51,6 +53,7 @@ impl Surface {
             Surface::Nix => "nix",
             Surface::Keyed => "kv",
             Surface::Remote => "reapi",
+            Surface::Github => "github",
         }
     }
 }
@@ -214,6 +217,7 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
             (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, Policy::Keep)
         }
         Surface::Remote => return refuse(404, "this is spoken over gRPC"),
+        Surface::Github => return refuse(404, "this is no call of GitHub's services"),
         Surface::Keyed => (Kind::Keyed, key.to_owned(), Shape::Any, Denied::Forbidden, Policy::Keep),
     };
     if key.is_empty() {

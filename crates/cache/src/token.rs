@@ -7,7 +7,18 @@
 //! ```
 //!
 //! The farm mints one for each job, to end with the job's deadline. The cache needs the public key alone, so it asks
-//! nobody. One algorithm, one form: there is no header that a caller could choose anything in.
+//! nobody. One algorithm, and no header that a caller could choose anything in.
+//!
+//! GitHub's official clients take their token apart before they use it, so there is a second form of the same claims:
+//!
+//! ```text
+//! eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9.<payload>.<signature>     a JWT, whose header is always just this text
+//! payload    {"iss":"forgeyard","exp":…,"scp":"Actions.Results:<run>:<job>","claims":{…}}
+//! signature  Ed25519 over all before the second dot
+//! ```
+//!
+//! `scp` is what the artifact client reads; the farm itself goes by `claims` alone. Neither form can be made into the other
+//! without the key: what is signed begins differently.
 
 use crate::scope::ScopePath;
 use base64::Engine as _;
@@ -88,6 +99,48 @@ pub fn mint(claims: &Claims, key: &SigningKey) -> Result<Secret, TokenError> {
     Ok(Secret::new(format!("{PREFIX}{}.{}", encode(&claims), encode(&signature.to_bytes()))))
 }
 
+/// The header of the second form: `{"alg":"EdDSA","typ":"JWT"}`. Any other header is no token of this cache.
+const JWT_HEADER: &str = "eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9";
+
+#[derive(Serialize, Deserialize)]
+struct Payload {
+    iss: String,
+    exp: i64,
+    scp: String,
+    claims: Claims,
+}
+
+/// Mints a token in the form that GitHub's official clients want in `ACTIONS_RUNTIME_TOKEN`.
+pub fn mint_jwt(claims: &Claims, key: &SigningKey) -> Result<Secret, TokenError> {
+    let ids = crate::github::Backend::new(&claims.scope, &claims.principal, claims.run.as_deref());
+    let payload = Payload {
+        iss: "forgeyard".to_owned(),
+        exp: claims.expires_at.as_micros().div_euclid(1_000_000),
+        scp: format!("Actions.Results:{}:{}", ids.run, ids.job),
+        claims: claims.clone(),
+    };
+    let payload = serde_json::to_vec(&payload).map_err(|_| TokenError::Form)?;
+    let signed = format!("{JWT_HEADER}.{}", URL_SAFE_NO_PAD.encode(payload));
+    let signature = key.sign(signed.as_bytes());
+    Ok(Secret::new(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.to_bytes()))))
+}
+
+/// Claims, signature and what is signed, of either form.
+fn parts(token: &str) -> Option<(Claims, Signature, Vec<u8>)> {
+    let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).ok();
+    let signature = |text: &str| Signature::from_slice(&decode(text)?).ok();
+    if let Some(rest) = token.strip_prefix(PREFIX) {
+        let (claims, made) = rest.split_once('.')?;
+        let bytes = decode(claims)?;
+        let claims = serde_json::from_slice(&bytes).ok()?;
+        return Some((claims, signature(made)?, [SIGNED, &bytes].concat()));
+    }
+    let (payload, made) = token.strip_prefix(JWT_HEADER)?.strip_prefix('.')?.split_once('.')?;
+    let read: Payload = serde_json::from_slice(&decode(payload)?).ok()?;
+    let signed = format!("{JWT_HEADER}.{payload}").into_bytes();
+    Some((read.claims, signature(made)?, signed))
+}
+
 /// Reads a token whose key is one of these and whose signature holds. Time and revocation are looked at elsewhere.
 pub fn read<'k>(
     token: &str,
@@ -96,13 +149,74 @@ pub fn read<'k>(
     if token.len() > LONGEST {
         return Err(TokenError::Form);
     }
-    let (claims, signature) =
-        token.strip_prefix(PREFIX).and_then(|rest| rest.split_once('.')).ok_or(TokenError::Form)?;
-    let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| TokenError::Form);
-    let (bytes, signature) = (decode(claims)?, decode(signature)?);
-    let claims: Claims = serde_json::from_slice(&bytes).map_err(|_| TokenError::Form)?;
-    let signature = Signature::from_slice(&signature).map_err(|_| TokenError::Form)?;
+    let (claims, signature, signed) = parts(token).ok_or(TokenError::Form)?;
     let key = key(&claims.key).ok_or(TokenError::Key)?;
-    key.verify_strict(&[SIGNED, &bytes].concat(), &signature).map_err(|_| TokenError::Signature)?;
+    key.verify_strict(&signed, &signature).map_err(|_| TokenError::Signature)?;
     Ok(claims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn claims() -> Claims {
+        Claims {
+            id: "t1".to_owned(),
+            key: "k1".to_owned(),
+            principal: "job_1".to_owned(),
+            scope: "p/pr/7".parse().unwrap(),
+            access: Access::Write,
+            expires_at: Timestamp::from_micros(100),
+            epoch: 0,
+            cold: false,
+            run: Some("4711".to_owned()),
+        }
+    }
+
+    fn key() -> SigningKey {
+        SigningKey::from_bytes(&[7; 32])
+    }
+
+    #[test]
+    fn both_forms_say_the_same_and_the_second_has_what_the_artifact_client_reads() {
+        let public = key().verifying_key();
+        let jwt = mint_jwt(&claims(), &key()).unwrap();
+        assert_eq!(read(jwt.expose(), |_| Some(&public)), Ok(claims()));
+        assert_eq!(read(mint(&claims(), &key()).unwrap().expose(), |_| Some(&public)), Ok(claims()));
+        let payload = URL_SAFE_NO_PAD.decode(jwt.expose().split('.').nth(1).unwrap()).unwrap();
+        let payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
+        let scp = payload["scp"].as_str().unwrap();
+        assert_eq!(scp.split(':').count(), 3, "{scp}");
+        assert_eq!(URL_SAFE_NO_PAD.decode(JWT_HEADER).unwrap(), br#"{"alg":"EdDSA","typ":"JWT"}"#);
+    }
+
+    #[test]
+    fn jwt_with_another_header_is_no_token() {
+        let public = key().verifying_key();
+        let jwt = mint_jwt(&claims(), &key()).unwrap().expose().to_owned();
+        let rest = jwt.split_once('.').unwrap().1;
+        for header in
+            [r#"{"alg":"none"}"#, r#"{"alg":"HS256","typ":"JWT"}"#, r#"{"typ":"JWT","alg":"EdDSA"}"#]
+        {
+            let forged = format!("{}.{rest}", URL_SAFE_NO_PAD.encode(header));
+            assert_eq!(read(&forged, |_| Some(&public)), Err(TokenError::Form));
+        }
+        let unsigned = format!("{}.", jwt.rsplit_once('.').unwrap().0);
+        assert_eq!(read(&unsigned, |_| Some(&public)), Err(TokenError::Form));
+    }
+
+    proptest! {
+        #[test]
+        fn changed_jwt_is_never_believed(at: prop::sample::Index, with in "[A-Za-z0-9_.-]", text in "\\PC{0,60}") {
+            let public = key().verifying_key();
+            let good = mint_jwt(&claims(), &key()).unwrap().expose().to_owned();
+            let at = at.index(good.len());
+            let mut changed = good.clone();
+            changed.replace_range(at..=at, &with);
+            prop_assume!(changed != good);
+            prop_assert!(read(&changed, |_| Some(&public)).is_err());
+            prop_assert!(read(&text, |_| Some(&public)).is_err());
+        }
+    }
 }

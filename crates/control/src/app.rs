@@ -2,9 +2,11 @@
 
 use crate::clock::Clock;
 use crate::core::Core;
+use crate::demand::Sources;
 use crate::forges::Connections;
 use crate::http::console::Logins;
 use crate::keys::Keys;
+use crate::rules::Rules;
 use crate::sealed::Sealed;
 use forgeyard_blobs::BlobStore;
 use forgeyard_db::Store;
@@ -37,6 +39,10 @@ pub struct App {
     pub sealed: Sealed,
     /// Sign-ins by a forge that are under way.
     pub logins: Arc<Logins>,
+    /// What the sources of demand remember.
+    pub sources: Arc<Sources>,
+    /// The rules' files, and what became of them when they were read last.
+    pub rules: Arc<Rules>,
     /// Keys and tokens.
     pub keys: Arc<Keys>,
     /// The time.
@@ -57,7 +63,7 @@ pub struct App {
 
 impl App {
     /// The configuration that is decided under.
-    pub fn config(&self) -> &FarmConfig {
+    pub fn config(&self) -> Arc<FarmConfig> {
         self.core.config()
     }
 
@@ -73,7 +79,8 @@ impl App {
     /// Names of the forges that may speak to this farm: those that are connected, those of configured repositories, and
     /// `github`, which needs no section in the configuration.
     pub fn forge_names(&self) -> BTreeSet<ForgeName> {
-        let of_repositories = self.config().repositories.iter().map(|repository| &repository.forge);
+        let config = self.config();
+        let of_repositories = config.repositories.iter().map(|repository| &repository.forge);
         let named = self.forges.names().chain(of_repositories).cloned();
         named.chain(FIRST_FORGE.parse()).collect()
     }

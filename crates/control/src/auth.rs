@@ -13,11 +13,12 @@ use axum::http::{HeaderMap, header};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_engine::gate::standing;
-use forgeyard_model::approval::Approver;
+use forgeyard_model::access::HOME;
+use forgeyard_model::approval::{Approver, elsewhere};
 use forgeyard_model::forge::Person;
 use forgeyard_model::principal::{Principal, PrincipalKind, Role, Standing};
 use forgeyard_model::site::Site;
-use forgeyard_model::{Digest, Id as _, PrincipalId};
+use forgeyard_model::{Digest, ForgeName, Id as _, PrincipalId};
 use std::collections::BTreeMap;
 
 /// Name of the console's cookie.
@@ -49,7 +50,9 @@ pub struct Member(pub Caller);
 impl Caller {
     fn shown(&self) -> String {
         match self.principal.kind {
-            PrincipalKind::Person { id } => format!("{} (id {id})", self.principal.name),
+            PrincipalKind::Person { id, ref forge } => {
+                format!("{} (id {id}{})", self.principal.name, elsewhere(forge.as_ref()))
+            }
             _ => format!("the token `{}`", self.principal.name),
         }
     }
@@ -58,8 +61,9 @@ impl Caller {
         let has = has.map_or_else(|| "no role".to_owned(), |role| role.to_string());
         let text = format!("this needs the role {role}{place}; {} has {has}", self.shown());
         let hint = match self.principal.kind {
-            PrincipalKind::Person { id } => {
-                format!("ask an operator for a member rule in the access file that names id {id}")
+            PrincipalKind::Person { id, ref forge } => {
+                let place = elsewhere(forge.as_ref());
+                format!("ask an operator for a member rule in the access file that names id {id}{place}")
             }
             _ => "ask an admin for a token with that role: `forgeyard token new`".to_owned(),
         };
@@ -92,14 +96,15 @@ impl Caller {
     /// Who this is when it judges a head of a repository.
     pub fn approver(&self, app: &App, repository: u64) -> Approver {
         match self.principal.kind {
-            PrincipalKind::Person { id } => {
+            PrincipalKind::Person { id, ref forge } => {
                 let person = Person { id, login: self.principal.name.clone() };
                 let at_forge = self.forge_roles.get(&repository);
-                let role = at_forge.and_then(|name| app.config().access.forge_roles.get(name)).copied();
-                Approver { person, token: None, role }
+                let role = at_forge.and_then(|name| app.config().access.forge_roles.get(name).copied());
+                Approver { person, forge: forge.clone(), token: None, role }
             }
             _ => Approver {
                 person: Person { id: 0, login: self.principal.name.clone() },
+                forge: None,
                 token: Some(self.principal.id),
                 role: None,
             },
@@ -107,12 +112,23 @@ impl Caller {
     }
 }
 
+/// The id of a person as a principal. Those of the first forge that there was are as they always were; those of others
+/// have the upper half set, so that no number of one forge is ever a number of another.
+fn principal_id(forge: &ForgeName, id: u64) -> PrincipalId {
+    if forge.as_str() == HOME {
+        return PrincipalId::from_bits((u128::from(id) << 1) | 1);
+    }
+    let digest = Digest::of(forge.as_str().as_bytes()).to_string();
+    let forge = digest.bytes().rev().take(8).fold(0u128, |bits, byte| (bits << 7) | u128::from(byte & 0x7f));
+    PrincipalId::from_bits((1 << 127) | (forge << 65) | (u128::from(id) << 1) | 1)
+}
+
 /// A person of a forge, as a principal.
-pub fn person(person: &Person) -> Principal {
+pub fn person(forge: &ForgeName, person: &Person) -> Principal {
     Principal {
-        id: PrincipalId::from_bits((u128::from(person.id) << 1) | 1),
+        id: principal_id(forge, person.id),
         name: person.login.clone(),
-        kind: PrincipalKind::Person { id: person.id },
+        kind: PrincipalKind::Person { id: person.id, forge: Some(forge.clone()) },
     }
 }
 
@@ -170,7 +186,12 @@ pub fn known(app: &App, digest: &Digest) -> Result<Caller, HttpError> {
             let repositories = token.repositories.iter().map(|id| (*id, role)).collect();
             Standing { farm: None, repositories }
         }
-        PrincipalKind::Person { id } => standing::of(app.config(), id, &token.forge_roles),
+        PrincipalKind::Person { id, ref forge } => {
+            let config = app.config();
+            let forge = config.access.forge_of(forge.as_ref());
+            forge
+                .map_or_else(Standing::default, |forge| standing::of(&config, &forge, id, &token.forge_roles))
+        }
         PrincipalKind::Site | PrincipalKind::Agent | PrincipalKind::Farm => Standing::default(),
     };
     Ok(Caller {

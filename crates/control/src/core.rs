@@ -8,6 +8,10 @@
 //! - after the commit, before the answer: the caller asks again and finds it done, because inputs are idempotent;
 //! - the outcome of a commit is unknown: the same batch is offered again; the journal's sequence tells whether it was
 //!   stored the first time.
+//!
+//! Deliveries of a forge go before everything else: a forge waits ten seconds for its answer and does not come again by
+//! itself, and a delivery is cheap to store, while what follows from it (a placement, a tick over all runners) is not. So a
+//! delivery waits for one batch at most, and a batch holds few inputs of other kinds while deliveries come.
 
 use crate::clock::Clock;
 use bytes::Bytes;
@@ -27,6 +31,9 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 /// Inputs that are decided and stored together, at most.
 const BATCH: usize = 256;
+/// Inputs that are no deliveries in one batch, at most: deliveries that come meanwhile wait for all of them. Below this the
+/// share of the transaction in each of them grows, above it the wait of deliveries.
+const OTHERS: usize = 32;
 /// How long a caller waits for its answer before it is told to come again.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long rows of ended pipelines are kept in memory.
@@ -36,6 +43,8 @@ struct Request {
     input: Input,
     by: Principal,
     body: Option<(String, Bytes)>,
+    /// The configuration that counts from this input on.
+    config: Option<Arc<FarmConfig>>,
     answer: oneshot::Sender<Result<Reply, ApiError>>,
 }
 
@@ -53,11 +62,12 @@ pub struct Change {
 /// The way to the core. Cheap to clone.
 #[derive(Clone)]
 pub struct Core {
-    requests: mpsc::Sender<Request>,
+    deliveries: mpsc::Sender<Request>,
+    others: mpsc::Sender<Request>,
     replica: Arc<RwLock<Farm>>,
     version: watch::Receiver<u64>,
     changes: broadcast::Sender<Change>,
-    config: Arc<FarmConfig>,
+    config: Arc<RwLock<Arc<FarmConfig>>>,
 }
 
 /// The farm itself, as a principal.
@@ -78,14 +88,17 @@ impl Core {
         let snapshot = store.load(keep_since).await?;
         let farm = Farm::load(snapshot.rows);
         let replica = Arc::new(RwLock::new(farm.clone()));
-        let (requests, inbox) = mpsc::channel(1024);
+        let (deliveries, first) = mpsc::channel(1024);
+        let (others, second) = mpsc::channel(1024);
         let (published, version) = watch::channel(0);
         let (changes, _) = broadcast::channel(1024);
+        let shown = Arc::new(RwLock::new(Arc::clone(&config)));
         let task = Task {
             farm,
             store,
-            config: Arc::clone(&config),
             config_digest: config.digest(),
+            config,
+            shown: Arc::clone(&shown),
             clock,
             epoch,
             seq: snapshot.last_seq,
@@ -95,8 +108,8 @@ impl Core {
             published,
             changes: changes.clone(),
         };
-        let handle = tokio::spawn(task.run(inbox));
-        let core = Self { requests, replica, version, changes, config };
+        let handle = tokio::spawn(task.run(Inbox { deliveries: first, others: second }));
+        let core = Self { deliveries, others, replica, version, changes, config: shown };
         core.give(Input::FarmStarted { epoch }, farm_principal()).await.map_err(|error| {
             DbError::Invalid { what: format!("the first decision was not taken: {error}") }
         })?;
@@ -115,6 +128,27 @@ impl Core {
         by: Principal,
         body: Option<(String, Bytes)>,
     ) -> Result<Reply, ApiError> {
+        self.ask(input, by, body, None).await
+    }
+
+    /// Decides an input under another configuration than before, which counts from then on; when the input is refused or
+    /// cannot be stored, the configuration stays as it was.
+    pub async fn give_under(
+        &self,
+        config: Arc<FarmConfig>,
+        input: Input,
+        by: Principal,
+    ) -> Result<Reply, ApiError> {
+        self.ask(input, by, None, Some(config)).await
+    }
+
+    async fn ask(
+        &self,
+        input: Input,
+        by: Principal,
+        body: Option<(String, Bytes)>,
+        config: Option<Arc<FarmConfig>>,
+    ) -> Result<Reply, ApiError> {
         let busy = || {
             ApiError::new(
                 ErrorKind::Unavailable,
@@ -124,10 +158,11 @@ impl Core {
             .hint("send it again; it is safe to repeat")
         };
         let (answer, answered) = oneshot::channel();
-        let request = Request { input, by, body, answer };
+        let lane = if body.is_some() { &self.deliveries } else { &self.others };
+        let request = Request { input, by, body, config, answer };
         // One patience for both: a sender that gives up after ten seconds must have heard of it before.
         let end = tokio::time::Instant::now() + PATIENCE;
-        let sent = tokio::time::timeout_at(end, self.requests.send(request)).await;
+        let sent = tokio::time::timeout_at(end, lane.send(request)).await;
         if !matches!(sent, Ok(Ok(()))) {
             return Err(busy());
         }
@@ -152,9 +187,9 @@ impl Core {
         self.changes.subscribe()
     }
 
-    /// The configuration that is decided under.
-    pub fn config(&self) -> &Arc<FarmConfig> {
-        &self.config
+    /// The configuration that is decided under. What asks twice may get two: hold on to one.
+    pub fn config(&self) -> Arc<FarmConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
 
@@ -167,6 +202,8 @@ struct Task {
     store: Arc<dyn Store>,
     config: Arc<FarmConfig>,
     config_digest: Digest,
+    /// The configuration as others see it: only what is stored.
+    shown: Arc<RwLock<Arc<FarmConfig>>>,
     clock: Clock,
     epoch: u64,
     seq: u64,
@@ -179,16 +216,35 @@ struct Task {
 
 type Waiting = (oneshot::Sender<Result<Reply, ApiError>>, Result<Reply, ApiError>);
 
+/// What waits for a decision, deliveries apart.
+struct Inbox {
+    deliveries: mpsc::Receiver<Request>,
+    others: mpsc::Receiver<Request>,
+}
+
+impl Inbox {
+    /// Waits for an input. Nothing when every handle was dropped.
+    async fn first(&mut self) -> Option<Request> {
+        tokio::select! {
+            biased;
+            Some(request) = self.deliveries.recv() => Some(request),
+            Some(request) = self.others.recv() => Some(request),
+            else => None,
+        }
+    }
+
+    /// The next one of a batch that already holds so many deliveries and so many others. Neither kind can keep the other
+    /// out.
+    fn next(&mut self, deliveries: usize, others: usize) -> Option<Request> {
+        let first = if deliveries < BATCH - OTHERS { self.deliveries.try_recv().ok() } else { None };
+        first.or_else(|| if others < OTHERS { self.others.try_recv().ok() } else { None })
+    }
+}
+
 impl Task {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Request>) -> DbError {
-        while let Some(first) = inbox.recv().await {
-            let mut requests = vec![first];
-            while requests.len() < BATCH
-                && let Ok(next) = inbox.try_recv()
-            {
-                requests.push(next);
-            }
-            if let Err(error) = self.batch(requests).await {
+    async fn run(mut self, mut inbox: Inbox) -> DbError {
+        while let Some(first) = inbox.first().await {
+            if let Err(error) = self.batch(first, &mut inbox).await {
                 return error;
             }
         }
@@ -196,24 +252,36 @@ impl Task {
     }
 
     /// Decides and stores a batch. An error ends this control plane.
-    async fn batch(&mut self, requests: Vec<Request>) -> Result<(), DbError> {
+    async fn batch(&mut self, first: Request, inbox: &mut Inbox) -> Result<(), DbError> {
         let started = std::time::Instant::now();
         let mut batch = Batch { epoch: self.epoch, ..Batch::default() };
-        let mut waiting: Vec<Waiting> = Vec::with_capacity(requests.len());
-        let count = requests.len();
-        for request in requests {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        let before = (Arc::clone(&self.config), self.config_digest);
+        let (mut next, mut others) = (Some(first), 0);
+        while let Some(request) = next {
+            others += usize::from(request.body.is_none());
+            let last = (Arc::clone(&self.config), self.config_digest);
+            if let Some(config) = request.config {
+                (self.config_digest, self.config) = (config.digest(), config);
+            }
             let (answer, commit) = self.decide(request.input, request.by);
+            if answer.is_err() {
+                (self.config, self.config_digest) = last;
+            }
             if let Some(commit) = commit {
                 batch.commits.push(commit);
                 // A repeated delivery keeps the body of the first one.
                 batch.bodies.extend(request.body.filter(|_| answer == Ok(Reply::Done)));
             }
             waiting.push((request.answer, answer));
+            next = inbox.next(waiting.len() - others, others);
         }
+        let count = waiting.len();
         if !batch.commits.is_empty() {
             match self.store(&batch).await {
                 Ok(()) => self.publish(batch.commits),
                 Err(error) => {
+                    (self.config, self.config_digest) = before;
                     let refused = refused(&error);
                     for (answer, _) in waiting {
                         let _ = answer.send(Err(refused.clone()));
@@ -224,6 +292,10 @@ impl Task {
                     return self.reload().await;
                 }
             }
+        }
+        if before.1 != self.config_digest {
+            let mut shown = self.shown.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            *shown = Arc::clone(&self.config);
         }
         for (answer, reply) in waiting {
             let _ = answer.send(reply);
@@ -348,5 +420,54 @@ fn pipeline_of(row: &Row) -> Option<forgeyard_model::PipelineId> {
         Row::Artifact(row) => Some(row.pipeline),
         Row::Environment(row) => Some(row.pipeline),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(delivery: bool) -> Request {
+        let body = delivery.then(|| ("guid".to_owned(), Bytes::new()));
+        Request { input: Input::Ticked, by: farm(), body, config: None, answer: oneshot::channel().0 }
+    }
+
+    /// How many deliveries and others make up the next batch when so many wait.
+    async fn batch_of(deliveries: usize, others: usize) -> (usize, usize, Option<bool>) {
+        let (first, second) = (mpsc::channel(1024), mpsc::channel(1024));
+        for _ in 0..others {
+            assert!(second.0.send(request(false)).await.is_ok());
+        }
+        for _ in 0..deliveries {
+            assert!(first.0.send(request(true)).await.is_ok());
+        }
+        let mut inbox = Inbox { deliveries: first.1, others: second.1 };
+        let mut next = inbox.first().await;
+        let led_by_delivery = next.as_ref().map(|request| request.body.is_some());
+        let (mut seen, mut rest) = (0, 0);
+        while let Some(request) = next {
+            if request.body.is_some() {
+                seen += 1
+            } else {
+                rest += 1
+            }
+            next = inbox.next(seen, rest);
+        }
+        (seen, rest, led_by_delivery)
+    }
+
+    #[tokio::test]
+    async fn deliveries_go_before_everything_else() {
+        assert_eq!(batch_of(3, 1000).await, (3, OTHERS, Some(true)));
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_deliveries_leaves_room_for_others() {
+        assert_eq!(batch_of(1000, 1000).await, (BATCH - OTHERS, OTHERS, Some(true)));
+    }
+
+    #[tokio::test]
+    async fn others_alone_make_a_batch() {
+        assert_eq!(batch_of(0, 5).await, (0, 5, Some(false)));
     }
 }

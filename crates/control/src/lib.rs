@@ -23,6 +23,7 @@ pub mod http;
 pub mod keys;
 pub mod logs;
 pub mod reader;
+pub mod rules;
 pub mod sealed;
 pub mod serve;
 mod standby;

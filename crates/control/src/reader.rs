@@ -51,10 +51,13 @@ async fn read(app: &App, guid: &str) -> bool {
     };
     // What a person asks for is theirs in the audit trail; the forge's signature vouches for who it is.
     let by = match &meaning {
-        Ok(Meaning::Pressed(press)) => person(&press.sender),
+        Ok(Meaning::Pressed(press)) => person(&press.repository.forge, &press.sender),
         _ => farm(),
     };
-    let input = Input::DeliveryRead { guid: guid.to_owned(), meaning };
+    if let Ok(Meaning::Demand(job)) = &meaning {
+        app.sources.hear(job, app.clock.now());
+    }
+    let input = Input::DeliveryRead { guid: guid.to_owned(), meaning, asked: app.sources.was_asked(guid) };
     match app.core.give(input, by).await {
         Ok(_) => true,
         Err(error) => {

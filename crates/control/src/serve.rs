@@ -6,6 +6,7 @@ use crate::core::{self, Core};
 use crate::forges::Connections;
 use crate::http::people;
 use crate::keys::Keys;
+use crate::rules::{self, RuleSource, Rules};
 use crate::sealed::Sealed;
 use crate::standby::{self, StandingBy};
 use crate::{collector, demand, effect, history, http, reader};
@@ -55,6 +56,8 @@ pub struct Options {
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
+    /// Where its configuration is read from again when it changes; none where it never does.
+    pub rules: Option<Arc<dyn RuleSource>>,
     /// Who starts it, for the history of the configuration.
     pub started_by: String,
     /// The time.
@@ -152,6 +155,8 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         forges: options.forges,
         sealed,
         logins: Arc::default(),
+        sources: Arc::default(),
+        rules: Arc::new(Rules::new(options.rules)),
         keys,
         clock: options.clock,
         webhook_secret: options.webhook_secret,
@@ -164,6 +169,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
     let first_start = admin(&app).await?;
     adopt(&app, options.started_by).await?;
     work(&app, &stop);
+    tokio::spawn(rules::watch(app.clone(), stop.clone()));
     tokio::spawn(collector::run(app.clone(), stop.clone()));
     let lost = tokio::spawn(renew(Arc::clone(&options.store), epoch, stop.clone()));
     if let Some(local) = options.local {
@@ -248,9 +254,9 @@ async fn renew(store: Arc<dyn Store>, epoch: u64, stop: CancellationToken) -> Op
 async fn adopt(app: &App, by: String) -> Result<(), Error> {
     let config = app.config();
     let wrong = |error: String| Error::Adopt(error);
-    let text = history::kept(config).map_err(|error| wrong(error.to_string()))?;
+    let text = history::kept(&config).map_err(|error| wrong(error.to_string()))?;
     let repeats = history::repeats(app, config.digest()).await?;
-    let input = Input::ConfigAdopted { text, started_by: by, repeats };
+    let input = Input::ConfigAdopted { text, started_by: by, repeats, changes: Vec::new() };
     app.core.give(input, core::farm()).await.map_err(|error| wrong(error.to_string()))?;
     Ok(())
 }

@@ -11,6 +11,7 @@ use forgeyard_engine::Farm;
 pub use forgeyard_engine::demand::labels::overlaps;
 use forgeyard_engine::queue::predict::Foresight;
 use forgeyard_model::attempt::Attempt;
+use forgeyard_model::config::FarmConfig;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
@@ -19,8 +20,8 @@ use forgeyard_model::{ArtifactId, DemandId, Explanation, JobId, Owner, PipelineI
 use std::collections::BTreeMap;
 
 /// The farm as it is stored, with what is foreseen for its queue.
-pub fn foresee<'a>(app: &'a App, farm: &'a Farm) -> Foresight<'a> {
-    Foresight::new(farm, app.config(), app.clock.now())
+pub fn foresee<'a>(app: &App, config: &'a FarmConfig, farm: &'a Farm) -> Foresight<'a> {
+    Foresight::new(farm, config, app.clock.now())
 }
 
 fn outlook(seen: forgeyard_engine::queue::predict::Outlook) -> Outlook {
@@ -204,7 +205,11 @@ pub fn status(app: &App) -> Status {
         runners,
         devices: farm.devices.values().cloned().collect(),
         sites: sites.collect(),
-        alarms: alarms(&farm, now).into_iter().chain(overlaps(app.config())).collect(),
+        alarms: alarms(&farm, now)
+            .into_iter()
+            .chain(app.rules.alarms())
+            .chain(overlaps(&app.config()))
+            .collect(),
     }
 }
 
@@ -278,6 +283,8 @@ pub fn public_status(app: &App) -> Status {
             "device.quarantined" => "a device is quarantined",
             "lease.overdue" => "a lease takes long to end",
             "pool.stopped" => "a pool starts no machine for a while",
+            "rules.unread" => "a change of the configuration cannot be read, and does not count",
+            "rules.restart" => "a change of the configuration waits for the next start",
             _ => "something is being tried again",
         };
         *alarm = Explanation::new(alarm.code.clone(), text);

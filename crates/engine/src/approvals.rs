@@ -22,7 +22,8 @@ use forgeyard_model::forge::{Person, Press, Repository, Trigger};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::job::{Hold, JobState};
 use forgeyard_model::principal::{PrincipalKind, Role};
-use forgeyard_model::{DemandId, Digest, Explanation, JobId, PipelineId, RunnerId};
+use forgeyard_model::who::ForgeId;
+use forgeyard_model::{DemandId, Digest, Explanation, ForgeName, JobId, PipelineId, RunnerId};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -39,14 +40,14 @@ pub(crate) fn access<'a>(tx: &Tx<'a>) -> Cow<'a, Access> {
 /// The same for whoever only reads.
 pub fn with_acceptances<'a>(access: &'a Access, farm: &crate::Farm) -> Cow<'a, Access> {
     let newer = |acceptance: &&Acceptance| {
-        access.terms_accepted.get(&acceptance.person.id).is_none_or(|version| *version < acceptance.version)
+        access.terms_accepted.get(&acceptance.who()).is_none_or(|version| *version < acceptance.version)
     };
     if access.terms_version == 0 || !farm.acceptances.values().any(|row| newer(&row)) {
         return Cow::Borrowed(access);
     }
     let mut access = access.clone();
     for row in farm.acceptances.values() {
-        let version = access.terms_accepted.entry(row.person.id).or_insert(0);
+        let version = access.terms_accepted.entry(row.who()).or_insert(0);
         *version = (*version).max(row.version);
     }
     Cow::Owned(access)
@@ -68,6 +69,7 @@ pub(crate) fn of_head(tx: &Tx<'_>, repository: &Repository, head_sha: &str) -> O
         repository: repository.id,
         head_sha: head_sha.to_owned(),
         by: judgement.by.person.clone(),
+        forge: judgement.by.forge.clone(),
         role,
     })
 }
@@ -147,9 +149,14 @@ fn authorised(
         Some(_) => role_of_token(tx, by, repository.id),
         None => by.role,
     };
+    let forge = access.forge_of(by.forge.as_ref());
+    let Some(forge) = forge else {
+        let text = "it is not known of which forge this person is";
+        return Err(Explanation::new("approval.no_forge", text));
+    };
     let mut refusal = None;
     for resource in &targets.resources {
-        match gate::may_approve(repository, known, resource, &access, &by.person, role) {
+        match gate::may_approve(repository, known, resource, &access, (&by.person, &forge), role) {
             Ok(rules) => {
                 let rules: Vec<String> =
                     rules.into_iter().map(|(grant, how)| format!("grant `{grant}`: {how}")).collect();
@@ -183,8 +190,8 @@ pub(crate) fn judged(
         .map_err(|reason| Refusal { kind: RefusalKind::Forbidden, reason })?;
     let known = row(tx, &repository, &head_sha).cloned();
     if let Some(said) = known.as_ref().and_then(HeadApproval::counts)
-        && (said.approve, &said.by.person.id, &said.by.token, &said.reason)
-            == (approve, &by.person.id, &by.token, &reason)
+        && (said.approve, &said.by.person.id, &said.by.forge, &said.by.token, &said.reason)
+            == (approve, &by.person.id, &by.forge, &by.token, &reason)
     {
         return Ok(Reply::Unchanged);
     }
@@ -229,7 +236,12 @@ pub(crate) fn pressed(tx: &mut Tx<'_>, press: Press) -> Result<Explanation, Refu
             return Ok(Explanation::new("approval.other_button", text));
         }
     };
-    let by = Approver { person: press.sender, token: None, role: None };
+    let by = Approver {
+        person: press.sender,
+        forge: Some(press.repository.forge.clone()),
+        token: None,
+        role: None,
+    };
     let (repository, head) = (press.repository, press.head_sha);
     let shown = by.shown();
     match judged(tx, repository.clone(), head.clone(), approve, None, by, Way::CheckRun) {
@@ -354,7 +366,13 @@ pub(crate) fn waits(tx: &Tx<'_>, id: PipelineId) -> Option<JobId> {
 }
 
 /// Somebody accepts the terms. Only the version that is asked for can be accepted: nobody accepts what is not written yet.
-pub(crate) fn accepted(tx: &mut Tx<'_>, person: Person, version: u32, how: Way) -> Result<Reply, Refusal> {
+pub(crate) fn accepted(
+    tx: &mut Tx<'_>,
+    person: Person,
+    forge: Option<ForgeName>,
+    version: u32,
+    how: Way,
+) -> Result<Reply, Refusal> {
     let current = tx.config().access.terms_version;
     if current == 0 {
         let text = "this farm asks nobody to accept terms of service";
@@ -370,7 +388,8 @@ pub(crate) fn accepted(tx: &mut Tx<'_>, person: Person, version: u32, how: Way) 
         let text = "terms are accepted by a person of the forge, by numeric id";
         return Err(Refusal::new(RefusalKind::Invalid, "terms.nobody", text));
     }
-    let known = tx.farm().acceptances.get(&person.id).cloned();
+    let who = ForgeId { forge: forge.clone(), id: person.id };
+    let known = tx.farm().acceptances.get(&who).cloned();
     if known.as_ref().is_some_and(|row| row.version >= version) {
         return Ok(Reply::Unchanged);
     }
@@ -378,13 +397,13 @@ pub(crate) fn accepted(tx: &mut Tx<'_>, person: Person, version: u32, how: Way) 
     let note = format!("{} (id {}), through {}", person.login, person.id, how.name());
     tx.event(
         "TermsAccepted",
-        format!("person/{}", person.id),
+        format!("person/{who}"),
         before.as_deref(),
         &format!("version {version}"),
         Some(note),
     );
     let (at, generation) = (tx.now(), known.map_or(0, |row| row.generation));
-    tx.put(Acceptance { person, version, how, at, generation });
+    tx.put(Acceptance { person, forge, version, how, at, generation });
     // Whoever was held for that is asked about again.
     let held: Vec<DemandId> = tx
         .farm()
@@ -415,6 +434,7 @@ pub(crate) fn adopted(
     config: String,
     by: String,
     repeats: Option<u64>,
+    changes: Vec<String>,
 ) -> Result<Reply, Refusal> {
     let digest: Digest = tx.ctx.config_digest;
     let last = tx.farm().configs.last_key_value().map(|(number, row)| (*number, row.digest));
@@ -425,10 +445,14 @@ pub(crate) fn adopted(
     let number = last.map_or(1, |(number, _)| number + 1);
     let at = tx.now();
     let note = repeats.map(|older| format!("the same as version {older}"));
-    let note = Some(note.unwrap_or_else(|| format!("by {by}")));
+    let mut note = note.unwrap_or_else(|| format!("by {by}"));
+    if !changes.is_empty() {
+        note.push_str(&format!(": {}", changes.join("; ")));
+    }
+    let note = Some(note);
     let from = last.map(|(number, _)| format!("version {number}"));
     tx.event("ConfigAdopted", "config", from.as_deref(), &format!("version {number}"), note);
-    tx.put(ConfigVersion { number, digest, at, by, repeats, config, generation: 0 });
+    tx.put(ConfigVersion { number, digest, at, by, repeats, changes, config, generation: 0 });
     revoke(tx)?;
     Ok(Reply::Done)
 }

@@ -5,6 +5,7 @@ use crate::{
     Ctx, Farm, agents, approvals, deliveries, demand, outbox, people, placement, pools, sites, time,
 };
 use forgeyard_model::commit::Commit;
+use forgeyard_model::deadline;
 use forgeyard_model::input::{Input, Refusal, Reply};
 
 /// What an accepted input gives.
@@ -19,9 +20,9 @@ pub struct Decided {
 /// Decides one input. On a refusal the farm is as before.
 pub fn decide(farm: &mut Farm, ctx: &Ctx<'_>, input: Input) -> Result<Decided, Refusal> {
     let mut tx = Tx::new(farm, ctx);
-    let places = may_place(&input);
+    let news = is_news_of_a_site(tx.farm(), ctx, &input);
     let decided = apply(&mut tx, &input).and_then(|reply| {
-        if places {
+        if news || placement::may_open(tx.rows()) {
             placement::place_queued(&mut tx)?;
         }
         Ok(reply)
@@ -39,26 +40,27 @@ pub fn decide(farm: &mut Farm, ctx: &Ctx<'_>, input: Input) -> Result<Decided, R
     }
 }
 
-/// Inputs after which a queued job may find a place.
-fn may_place(input: &Input) -> bool {
-    !matches!(
-        input,
-        Input::DeliveryReceived { .. }
-            | Input::ArtifactStored { .. }
-            | Input::TokenRedeemed { .. }
-            | Input::AgentHeard { .. }
-            | Input::TokenIssued { .. }
-            | Input::TokenRevoked { .. }
-            | Input::RunnerConfigFetched { .. }
-    )
+/// Inputs after which a job may find a place although no row says so: time has passed, or a site is not what it was.
+fn is_news_of_a_site(farm: &Farm, ctx: &Ctx<'_>, input: &Input) -> bool {
+    match input {
+        Input::FarmStarted { .. } | Input::Ticked | Input::SiteJoined { .. } | Input::DrainSite { .. } => {
+            true
+        }
+        Input::SiteReported { site, report } => farm.sites.get(site).is_none_or(|known| {
+            let silent = known.heard_at.is_none_or(|at| ctx.now.since(at) > deadline::SITE_SILENCE);
+            silent || known.host.as_ref() != Some(&report.host)
+        }),
+        _ => false,
+    }
 }
 
 fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
     match input.clone() {
         Input::DeliveryReceived { guid, event, body } => deliveries::received(tx, guid, event, body),
-        Input::DeliveryRead { guid, meaning } => deliveries::read(tx, &guid, meaning),
+        Input::DeliveryRead { guid, meaning, asked } => deliveries::read(tx, &guid, meaning, asked),
         Input::EffectSettled { effect, result } => outbox::settled(tx, effect, *result),
         Input::EffectTroubled { effect, trouble } => outbox::troubled(tx, effect, trouble),
+        Input::EffectDeferred { effect, until, reason } => outbox::deferred(tx, effect, until, reason),
         Input::SiteJoined { name, token, public_key } => sites::joined(tx, name, token, public_key),
         Input::SiteReported { site, report } => sites::reported(tx, site, *report),
         Input::TokenRedeemed { attempt, nonce } => agents::redeemed(tx, attempt, nonce),
@@ -74,9 +76,11 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::HeadJudged { repository, head_sha, approve, reason, approver, how } => {
             approvals::judged(tx, repository, head_sha, approve, reason, approver, how)
         }
-        Input::TermsAccepted { person, version, how } => approvals::accepted(tx, person, version, how),
-        Input::ConfigAdopted { text, started_by, repeats } => {
-            approvals::adopted(tx, text, started_by, repeats)
+        Input::TermsAccepted { person, forge, version, how } => {
+            approvals::accepted(tx, person, forge, version, how)
+        }
+        Input::ConfigAdopted { text, started_by, repeats, changes } => {
+            approvals::adopted(tx, text, started_by, repeats, changes)
         }
         Input::RunnerConfigFetched { attempt, fence } => demand::registration::fetched(tx, attempt, fence),
         Input::RunnerConfigLost { attempt, fence } => demand::registration::lost(tx, attempt, fence),

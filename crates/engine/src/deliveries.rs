@@ -46,6 +46,7 @@ pub(crate) fn read(
     tx: &mut Tx<'_>,
     guid: &str,
     meaning: Result<Meaning, Explanation>,
+    asked: bool,
 ) -> Result<Reply, Refusal> {
     let delivery = tx.farm().deliveries.get(guid).cloned().ok_or_else(|| missing("delivery", guid))?;
     if delivery.state != DeliveryState::Stored {
@@ -55,8 +56,8 @@ pub(crate) fn read(
         Err(reason) => (DeliveryState::Rejected { reason }, Reply::Done),
         Ok(Meaning::Nothing { reason }) => (settled("delivery.nothing", reason), Reply::Done),
         Ok(Meaning::Demand(job)) => {
-            // The same GUID again is the forge's word that it was sent again.
-            let source = if delivery.times > 1 { Source::Redelivery } else { Source::Webhook };
+            // The same GUID again is the forge's word that it was sent again; so is our own that we asked for it.
+            let source = if asked || delivery.times > 1 { Source::Redelivery } else { Source::Webhook };
             (DeliveryState::Settled { reason: demand::read(tx, source, *job)? }, Reply::Done)
         }
         Ok(Meaning::Pressed(press)) => {

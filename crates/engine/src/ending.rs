@@ -56,6 +56,7 @@ pub(crate) fn end(
     let used = tx.now().since(attempt.placed_at);
     queue::ledger::settle(tx, &attempt, &job, verdict.outcome, used);
     tx.move_attempt(attempt, AttemptEvent::AttemptEnded, used)?;
+    demand::registration::spent(tx, runner)?;
     let mut machine = tx.runner(runner)?;
     if verdict.class.as_deref() == Some(demand::launch::IMAGE_TOO_OLD) {
         machine.outdated_at = Some(tx.now());

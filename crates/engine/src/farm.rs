@@ -3,6 +3,7 @@
 //! [`Farm`] is what the database holds, in memory. It changes only through [`Tx`](crate::tx::Tx), which records the
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
+use crate::demand::limits::Lane;
 use crate::demand::registration;
 use crate::queue;
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
@@ -24,6 +25,7 @@ use forgeyard_model::principal::ApiToken;
 use forgeyard_model::resources::Image;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
+use forgeyard_model::who::ForgeId;
 use forgeyard_model::{
     ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName, Id,
     JobId, LeaseId, Owner, PipelineId, PoolName, RunnerId, SiteId, Timestamp,
@@ -71,8 +73,8 @@ pub struct Farm {
     pub pools: BTreeMap<PoolName, PoolRecord>,
     /// What was said of heads, by forge, repository and commit.
     pub approvals: BTreeMap<String, HeadApproval>,
-    /// Accepted terms by numeric id of the person.
-    pub acceptances: BTreeMap<u64, Acceptance>,
+    /// Accepted terms by person.
+    pub acceptances: BTreeMap<ForgeId, Acceptance>,
     /// Configurations by number; only the newest is sure to be here.
     pub configs: BTreeMap<u64, ConfigVersion>,
     /// What is derived from the rows.
@@ -102,6 +104,8 @@ pub struct Index {
     pub demand_requested: BTreeMap<(ForgeName, ScaleSetRequest), DemandId>,
     /// Demands by forge and the forge's id of the run.
     pub demands_of_run: BTreeMap<(ForgeName, u64), BTreeSet<DemandId>>,
+    /// Demands by forge, the forge's id of the repository, and the commit that it named when it told of the job.
+    pub demands_of_head: BTreeMap<(ForgeName, u64, String), BTreeSet<DemandId>>,
     /// Demands that are not over.
     pub live_demands: BTreeSet<DemandId>,
     /// The same by when something is to be done about them.
@@ -112,6 +116,10 @@ pub struct Index {
     pub outdated: BTreeSet<(String, Timestamp, RunnerId)>,
     /// Our runners by forge and by their name there.
     pub runner_named: BTreeMap<(ForgeName, String), RunnerId>,
+    /// Effects that register a runner and waited for a limit, by where and until when.
+    pub limited: BTreeSet<(Lane, Timestamp, EffectId)>,
+    /// Attempts that are runners of a forge, by when they were placed.
+    pub forge_launches: BTreeSet<(Timestamp, AttemptId)>,
     /// Attempts of each job.
     pub attempts_of: BTreeMap<JobId, BTreeSet<AttemptId>>,
     /// Artifacts of each pipeline.
@@ -227,6 +235,8 @@ entities! {
             }
         }
         toggle_under(&mut index.demands_of_run, (forge.clone(), row.run), row.id, add);
+        let head = (forge.clone(), row.repository.id, row.head_sha.clone());
+        toggle_under(&mut index.demands_of_head, head, row.id, add);
         if let Some(launch) = row.launch {
             toggle_under(&mut index.launch_for, launch, row.id, add);
         }
@@ -259,6 +269,9 @@ entities! {
     };
     Attempt in attempts by AttemptId, |row| row.id, |row, index, add| {
         toggle_under(&mut index.attempts_of, row.job, row.id, add);
+        if row.owner.demand().is_some() {
+            toggle(&mut index.forge_launches, (row.placed_at, row.id), add);
+        }
         if row.state.live() {
             toggle(&mut index.live_attempts, row.id, add);
             if let Some(account) = &row.account {
@@ -309,12 +322,15 @@ entities! {
         if row.done_at.is_none() {
             toggle(&mut index.outbox, row.id, add);
         }
+        if let Some(lane) = Lane::waited(row) {
+            toggle(&mut index.limited, (lane, row.not_before, row.id), add);
+        }
     };
     ApiToken in tokens by Digest, |row| row.digest, |_, _, _| {};
     LedgerRow in ledger by String, |row| row.key.clone(), |row, index, add| index.books.enter(row, add);
     PoolRecord in pools by PoolName, |row| row.name.clone(), |_, _, _| {};
     HeadApproval in approvals by String, HeadApproval::key, |_, _, _| {};
-    Acceptance in acceptances by u64, |row| row.person.id, |_, _, _| {};
+    Acceptance in acceptances by ForgeId, Acceptance::who, |_, _, _| {};
     ConfigVersion in configs by u64, |row| row.number, |_, _, _| {};
 }
 
@@ -398,6 +414,17 @@ impl Farm {
     pub fn demands_of_run(&self, forge: &ForgeName, run: u64) -> impl Iterator<Item = &Demand> {
         let ids = self.index.demands_of_run.get(&(forge.clone(), run)).into_iter().flatten();
         ids.filter_map(|id| self.demands.get(id))
+    }
+
+    /// Demands of a commit, the ended ones too.
+    pub fn demands_of_head(
+        &self,
+        forge: &ForgeName,
+        repository: u64,
+        head_sha: &str,
+    ) -> impl Iterator<Item = &Demand> {
+        let ids = self.index.demands_of_head.get(&(forge.clone(), repository, head_sha.to_owned()));
+        ids.into_iter().flatten().filter_map(|id| self.demands.get(id))
     }
 
     /// The demand to which a launch still owes a runner.

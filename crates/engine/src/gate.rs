@@ -42,12 +42,12 @@ pub use approve::{Approvers, may_approve};
 pub use run::{Admitted, Run, decide_run, foreseen};
 
 use class::Class;
-use forgeyard_model::Explanation;
 use forgeyard_model::access::{Access, Decision, EventClass, Grant};
 use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::forge::{ForgeEvent, Person, Repository};
 use forgeyard_model::principal::Role;
 use forgeyard_model::resources::Isolation;
+use forgeyard_model::{Explanation, ForgeName};
 use people::Verdict;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,8 @@ pub struct Approval {
     pub head_sha: String,
     /// Who looked.
     pub by: Person,
+    /// The forge of whoever looked, when a person did; the home forge where it is not written.
+    pub forge: Option<ForgeName>,
     /// The role in this farm that was brought along (by a token, or read at sign-in); roles that the access file gives are
     /// found there.
     pub role: Option<Role>,
@@ -209,8 +211,11 @@ fn known<'a>(asked: &Repository, repository: Option<&'a RepositoryConfig>) -> Ch
 
 /// Grants that name the repository by its id.
 fn of_repository<'a>(asked: &Repository, access: &'a Access) -> Checked<Vec<&'a Grant>> {
-    let grants: Vec<&Grant> =
-        access.grants.iter().filter(|grant| grant.repository.id == Some(asked.id)).collect();
+    let grants: Vec<&Grant> = access
+        .grants
+        .iter()
+        .filter(|grant| grant.repository.is(access.home(), &asked.forge, asked.id))
+        .collect();
     if !grants.is_empty() {
         return Ok(grants);
     }
@@ -218,8 +223,10 @@ fn of_repository<'a>(asked: &Repository, access: &'a Access) -> Checked<Vec<&'a 
         Explanation::new("gate.no_grant", format!("no grant names {} by its id {}", asked.name, asked.id))
             .with(format!("{} grants were looked at", access.grants.len()))
             .fix(format!(
-                "ask an operator for a grant with `repository = {{ id = {}, name = \"{}\" }}`",
-                asked.id, asked.name
+                "ask an operator for a grant with `repository = {{ {}id = {}, name = \"{}\" }}`",
+                forge_key(access, &asked.forge),
+                asked.id,
+                asked.name
             ));
     for grant in access.grants.iter().filter(|grant| grant.repository.name == asked.name) {
         match grant.repository.id {
@@ -230,6 +237,14 @@ fn of_repository<'a>(asked: &Repository, access: &'a Access) -> Checked<Vec<&'a 
                         grant.id, asked.name
                     ))
                     .fix(format!("write `id = {}` into the repository of grant `{}`", asked.id, grant.id));
+            }
+            Some(other) if other == asked.id => {
+                reason = reason.with(format!(
+                    "grant `{}` is for id {other} at {}, which is another repository than id {other} at {}",
+                    grant.id,
+                    grant.repository.forge.as_ref().map_or(access.home(), ForgeName::as_str),
+                    asked.forge
+                ));
             }
             Some(other) => {
                 reason = reason.with(format!(
@@ -342,6 +357,16 @@ fn refused_people(asked: &Asked<'_>, verdicts: &[(&Grant, Verdict)], access: &Ac
 /// The least isolation where a grant writes none.
 const fn default_isolation(fork: bool) -> Isolation {
     if fork { Isolation::Vm } else { Isolation::SharedKernel }
+}
+
+/// How a repository of this forge is written, where the forge must be said.
+fn forge_key(access: &Access, forge: &ForgeName) -> String {
+    if forge.as_str() == access.home() { String::new() } else { format!("forge = \"{forge}\", ") }
+}
+
+/// How a person of this forge is written.
+fn number(access: &Access, forge: &ForgeName, id: u64) -> String {
+    if forge.as_str() == access.home() { id.to_string() } else { format!("\"{forge}:{id}\"") }
 }
 
 fn listed<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {

@@ -284,7 +284,8 @@ pub fn registration(from: &str, event: RegistrationEvent) -> Option<&'static str
         ("asked", RegistrationMinted) => "minted",
         ("asked" | "minted", RegistrationLeaving) => "leaving",
         ("leaving", RegistrationKept) => "minted",
-        ("asked" | "leaving", RegistrationGone) => "gone",
+        // From minted: the forge says that its one job is over.
+        ("asked" | "minted" | "leaving", RegistrationGone) => "gone",
         _ => return None,
     })
 }

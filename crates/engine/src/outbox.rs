@@ -17,7 +17,8 @@ use forgeyard_model::pipeline::{PipelineState, SourceRecord};
 use forgeyard_model::plan::{PipelineFile, RenderedPlan};
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
 use forgeyard_model::{
-    ArtifactId, ChannelName, EffectId, EnvironmentId, Explanation, Id, JobId, Owner, PipelineId, deadline,
+    ArtifactId, ChannelName, EffectId, EnvironmentId, Explanation, Id, JobId, Owner, PipelineId, Timestamp,
+    deadline,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -102,6 +103,34 @@ pub(crate) fn troubled(tx: &mut Tx<'_>, id: EffectId, trouble: String) -> Result
     tx.put(PendingEffect { tries, not_before, trouble: Some(trouble.clone()), ..pending });
     if effect.demand().is_some() {
         demand::troubled(tx, id, effect, tries, &trouble)?;
+    }
+    Ok(Reply::Done)
+}
+
+/// Nothing that a limit says holds an effect longer than this: windows of forges are an hour.
+const LONGEST_WAIT: Duration = Duration::from_secs(2 * 3600);
+
+/// An effect waits for a limit. It is done when that allows it; no try is used up, and no pause grows by it.
+pub(crate) fn deferred(
+    tx: &mut Tx<'_>,
+    id: EffectId,
+    until: Timestamp,
+    reason: Explanation,
+) -> Result<Reply, Refusal> {
+    let pending = tx.farm().effects.get(&id).cloned().ok_or_else(|| missing("effect", id))?;
+    if pending.done_at.is_some() {
+        return Ok(Reply::Unchanged);
+    }
+    let until = until.clamp(tx.now().plus(Duration::from_secs(1)), tx.now().plus(LONGEST_WAIT));
+    let known = pending.waits.as_ref().is_some_and(|known| known.code == reason.code);
+    if !known {
+        let text = format!("not before {until}: {}", reason.message);
+        tx.event("EffectDeferred", id, None, "pending", Some(text));
+    }
+    let (effect, tried) = (pending.effect.clone(), pending.tries > 0);
+    tx.put(PendingEffect { not_before: until, waits: Some(reason.clone()), ..pending });
+    if effect.demand().is_some() {
+        demand::limits::deferred(tx, id, effect, tried, until, &reason)?;
     }
     Ok(Reply::Done)
 }

@@ -11,6 +11,7 @@ use crate::queue::{self, reserve::Look};
 use crate::tx::Tx;
 use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
+use forgeyard_model::commit::Row;
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::input::Refusal;
@@ -115,6 +116,31 @@ fn isolation(farm: &Farm, job: &Job) -> Isolation {
     .unwrap_or(Isolation::Vm)
 }
 
+/// Whether a queued job may find a place after a decision that wrote these rows, which it did not find before: a job
+/// entered the queue, or something was given back. The queue is long when the farm is full, and most of what is written
+/// then (a machine boots, a runner registers, a delivery is read) gives nothing back. What this overlooks, because only time
+/// or a fact of somewhere else changed, waits for the next tick.
+pub(crate) fn may_open(rows: &[Row]) -> bool {
+    rows.iter().any(|row| match row {
+        Row::Job(job) => job.state == JobState::Queued,
+        Row::Attempt(attempt) => !attempt.state.live(),
+        Row::Runner(runner) => !runner.state.takes_a_place() || runner.work.is_warm(),
+        Row::Lease(lease) => !lease.state.live(),
+        Row::Device(_) | Row::Pool(_) | Row::Ledger(_) | Row::Config(_) => true,
+        Row::Site(_)
+        | Row::Demand(_)
+        | Row::Pipeline(_)
+        | Row::Delivery(_)
+        | Row::Artifact(_)
+        | Row::Channel(_)
+        | Row::Environment(_)
+        | Row::Effect(_)
+        | Row::Token(_)
+        | Row::Approval(_)
+        | Row::Acceptance(_) => false,
+    })
+}
+
 /// Places every queued job that finds a place, in the order of the queue.
 ///
 /// The queue may be long and is looked at after most inputs, so a job that stays where it is costs a comparison and no
@@ -124,12 +150,20 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let mut look = Look::default();
+    let mut lanes = demand::limits::Lanes::default();
     // What is kept for another is refused to work that ends too late; a shorter job with the same wish may find a place.
     let mut refused: Vec<(Wish, Explanation, Option<Timestamp>)> = Vec::new();
     for queue::order::Placed { job: id, .. } in queue::order::order(tx.farm(), tx.config(), tx.now()) {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
         if let Err(reason) = queue::caps::check(farm, tx.config(), job.account.as_ref()) {
+            if !waits_for(job, &reason) {
+                let job = job.clone();
+                wait(tx, job, reason);
+            }
+            continue;
+        }
+        if let Err(reason) = lanes.lets(farm, tx.config(), job, tx.now()) {
             if !waits_for(job, &reason) {
                 let job = job.clone();
                 wait(tx, job, reason);
@@ -156,6 +190,7 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             Ok(place) => {
                 let job = job.clone();
                 look.took(place.site, place.flavor.memory_mib, look.ends);
+                lanes.took(farm, tx.config(), &job, tx.now());
                 claim(tx, job, place)?;
             }
             Err(reason) => {
@@ -176,7 +211,10 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
 
 fn waits_for(job: &Job, reason: &Explanation) -> bool {
     // Where the text says until when, another time is another reason.
-    let timed = matches!(reason.code.as_str(), "queue.breaker_open" | "queue.launch_pace");
+    let timed = matches!(
+        reason.code.as_str(),
+        "queue.breaker_open" | "queue.launch_pace" | demand::limits::WAITS | demand::limits::PACE
+    );
     job.waiting
         .as_ref()
         .is_some_and(|known| known.code == reason.code && (!timed || known.message == reason.message))

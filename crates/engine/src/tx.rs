@@ -186,6 +186,7 @@ impl<'a> Tx<'a> {
                 tries: 0,
                 not_before,
                 trouble: None,
+                waits: None,
                 done_at: None,
                 generation: 0,
             });
@@ -469,6 +470,11 @@ impl<'a> Tx<'a> {
     /// Whether this decision wrote anything.
     pub fn changed(&self) -> bool {
         !self.rows.is_empty() || !self.events.is_empty() || !self.usage.is_empty()
+    }
+
+    /// What was written so far, each row once and as it is now.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
     /// Ends the decision and answers what to write.

@@ -1,13 +1,14 @@
 //! Why a job, or a demand, is where it is: one text for CLI, API, console and check run.
 
+use crate::demand::limits;
 use crate::farm::Farm;
 use crate::queue::predict::{Foresight, Outlook};
-use forgeyard_model::Explanation;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::registration::TakenAnswer;
 use forgeyard_model::runner::RunnerWork;
 use forgeyard_model::verdict::{LogLine, Outcome, RetryPolicy};
+use forgeyard_model::{AttemptId, Explanation};
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,10 +45,13 @@ pub fn why(seen: &Foresight<'_>, job: &Job) -> Answer {
             };
             (Explanation::new("job.placed", text), "the machine calls, then the job begins".to_owned())
         }
-        JobState::Starting { attempt } => (
-            Explanation::new("job.starting", format!("the machine of {attempt} prepares the inputs")),
-            "the first step begins when every input is there".to_owned(),
-        ),
+        JobState::Starting { attempt } => match limited(farm, *attempt) {
+            Some(reason) => (reason, "the runner registers, and takes a job".to_owned()),
+            None => (
+                Explanation::new("job.starting", format!("the machine of {attempt} prepares the inputs")),
+                "the first step begins when every input is there".to_owned(),
+            ),
+        },
         JobState::Running { attempt } => {
             let step = farm.attempts.get(attempt).and_then(|attempt| attempt.step.clone());
             let text = match step {
@@ -98,11 +102,19 @@ pub fn why_demand(seen: &Foresight<'_>, demand: &Demand) -> Answer {
     };
     let forge = &demand.repository.forge;
     match &demand.state {
-        DemandState::Unread => plain(
-            "demand.unread",
-            format!("{forge} is being asked whose work run {} is", demand.run),
-            "the gate decides when that is known",
-        ),
+        DemandState::Unread => {
+            let next = "the gate decides when that is known";
+            let text = format!("{forge} is being asked whose work run {} is", demand.run);
+            match limits::of_question(farm, demand) {
+                Some(reason) => {
+                    let text =
+                        format!("{forge} will be asked whose work run {} is: {}", demand.run, reason.message);
+                    let reason = Explanation { message: text, ..reason };
+                    Answer { reason, outlook: None, next: next.to_owned(), lines: Vec::new() }
+                }
+                None => plain("demand.unread", text, next),
+            }
+        }
         DemandState::Waiting => plain(
             "demand.waiting",
             format!("a rule of an environment at {forge} holds it"),
@@ -166,8 +178,18 @@ fn refused_on_its_runner<'f>(farm: &'f Farm, demand: &Demand) -> Option<&'f Expl
     }
 }
 
+/// Why the machine of an attempt may not register yet, when a limit of the forge says so.
+fn limited(farm: &Farm, attempt: AttemptId) -> Option<Explanation> {
+    limits::of_registration(farm, farm.attempts.get(&attempt)?.runner)
+}
+
 fn held(farm: &Farm, job: &Job, hold: &Hold) -> (Explanation, String) {
     match hold {
+        // No attempt failed: a limit of the forge is waited for.
+        Hold::Retry { until } if job.waiting.as_ref().is_some_and(|reason| reason.code == limits::WAITS) => {
+            let reason = job.waiting.clone().unwrap_or_else(|| Explanation::new(limits::WAITS, ""));
+            (reason, format!("it is queued again at {until}"))
+        }
         Hold::Source => (
             Explanation::new("job.held.source", "its source is being fetched"),
             "it is queued when the source is stored".to_owned(),

@@ -53,7 +53,7 @@ pub use endpoint::{Endpoint, Login, NameRefused, RepositoryPath, Target};
 pub use error::{GithubError, Silence};
 pub use jobs::{Etag, Job, Polled, RepositoryRef, Rerun, RunStatus, Runs, WorkflowRun};
 pub use key::{AppIdentity, AppKey};
-pub use login::{LoginApp, LoginError, challenge};
+pub use login::{LoginApp, LoginError, LoginKind, challenge};
 pub use pulls::Pull;
 pub use repositories::Role;
 pub use runners::{Deleted, Jit, JitRequest, MintedRunner, RegistrationToken, Runner};

@@ -6,11 +6,12 @@
 use crate::output::Wrong;
 use anyhow::{Context as _, Result};
 use forgeyard_formats::{access, toml_text};
-use forgeyard_model::Secret;
-use forgeyard_model::access::Access;
+use forgeyard_model::access::{Access, HOME};
 use forgeyard_model::config::{FarmConfig, Flavors, RepositoryConfig};
 use forgeyard_model::resources::{Flavor, GpuRequest, Image, ImageRoot, Isolation, Pool};
 use forgeyard_model::rules::QueueRules;
+use forgeyard_model::who::ForgeId;
+use forgeyard_model::{ForgeName, Secret};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub const ADDRESS: &str = "127.0.0.1:8417";
 
 /// TLS by files.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Tls {
     /// Certificate chain, PEM.
@@ -80,7 +81,7 @@ pub struct FileConfig {
 }
 
 /// The build cache.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CacheConfig {
     /// Where to listen.
@@ -96,6 +97,9 @@ pub struct CacheConfig {
     /// Who reads and writes what.
     #[serde(default)]
     pub scopes: Vec<forgeyard_cache::scope::ScopeRule>,
+    /// Forges whose tokens are exchanged for tokens of the cache.
+    #[serde(default)]
+    pub issuers: Vec<forgeyard_cache::identity::policy::Issuer>,
 }
 
 /// A name that is written here.
@@ -151,6 +155,63 @@ impl FileConfig {
         self.engine.clone().or_else(from_environment).unwrap_or_else(|| "/opt/forgeyard/engine".into())
     }
 
+    /// Names of the forges of the farm: connections first, then those of repositories alone.
+    fn forge_names(&self) -> Vec<&ForgeName> {
+        let mut names: Vec<&ForgeName> = Vec::new();
+        let connected = self.forges.iter().map(|forge| &forge.name);
+        for name in connected.chain(self.repositories.iter().map(|repository| &repository.forge)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Says of which forge numbers are that stand alone: that of a farm with one; of several, the one that the access file
+    /// names. A number whose forge is open opens nothing: the file is refused.
+    fn homed(&self, mut access: Access) -> Result<Access> {
+        let names = self.forge_names();
+        let shown = || names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let of_people = self.queue.caps.people.keys();
+        let numbers: Vec<(String, ForgeId)> = access
+            .numbers()
+            .into_iter()
+            .chain(of_people.map(|id| ("[queue.caps.people]".to_owned(), id.clone())))
+            .collect();
+        let unknown = |forge: &ForgeName| !names.is_empty() && !names.contains(&forge);
+        if let Some(forge) = access.forge.as_ref().filter(|forge| unknown(forge)) {
+            let text = format!("the access file is about the forge `{forge}`; this farm has {}", shown());
+            return Err(Wrong::new(text).fix("write one of these as `forge` of the access file").into());
+        }
+        let strange = |(_, id): &&(String, ForgeId)| id.forge.as_ref().is_some_and(unknown);
+        if let Some((place, id)) = numbers.iter().find(strange) {
+            let text = format!("{place} names \"{id}\", and this farm has only {}", shown());
+            return Err(Wrong::new(text).fix("write a forge of this farm, or connect that one").into());
+        }
+        match names.as_slice() {
+            [] => {}
+            [one] => {
+                access.forge = access.forge.or_else(|| Some((*one).clone())).filter(|it| it.as_str() != HOME)
+            }
+            [first, second, ..] if access.forge.is_none() => {
+                if let Some((place, id)) = numbers.iter().find(|(_, id)| id.forge.is_none()) {
+                    let text = format!(
+                        "{place} names {id}, and this farm has the forges {}: {id} is somebody else at each of them",
+                        shown()
+                    );
+                    return Err(Wrong::new(text)
+                        .fix(format!(
+                            "write `forge = \"{first}\"` at the top of the access file for all numbers that stand alone, and \
+                             \"{second}:{id}\" for those of {second}"
+                        ))
+                        .into());
+                }
+            }
+            _ => {}
+        }
+        Ok(access)
+    }
+
     /// The configuration that decisions are made under.
     pub fn farm(&self, host: HostSize) -> Result<FarmConfig> {
         let engine = self.engine();
@@ -194,6 +255,7 @@ impl FileConfig {
                 gpu_test: name("gpu")?,
             },
         };
+        let access = self.homed(access)?;
         let config = FarmConfig {
             farm: self.farm.clone().unwrap_or_else(|| "forgeyard".to_owned()),
             pools,
@@ -203,12 +265,25 @@ impl FileConfig {
             repositories: self.repositories.clone(),
             access,
             max_running: self.max_running.unwrap_or(16),
-            queue: self.queue.clone(),
+            queue: self.rules(),
             folder_channel: name("folders")?,
             engine_path: engine.display().to_string(),
         };
         check(&config)?;
         Ok(config)
+    }
+}
+
+impl FileConfig {
+    /// Rules of the queue, with how fast each GitHub lets its Apps register runners where that is not written.
+    fn rules(&self) -> QueueRules {
+        let mut rules = self.queue.clone();
+        for forge in &self.forges {
+            if let Some(rate) = forge.registrations_per_minute() {
+                rules.registrations_per_minute.entry(forge.name.clone()).or_insert(rate);
+            }
+        }
+        rules
     }
 }
 
@@ -231,9 +306,9 @@ fn check(config: &FarmConfig) -> Result<()> {
         let namesake =
             |other: &&RepositoryConfig| other.id == repository.id && other.forge != repository.forge;
         if let Some(other) = before.into_iter().find(namesake) {
-            // Grants name repositories by number, and so would open both.
+            // Roles, tokens and lists of the API go by the number alone, and so would be about both.
             return wrong(format!(
-                "{} at {} and {} at {} have the same id {}, and grants could not tell them apart",
+                "{} at {} and {} at {} have the same id {}, and roles and tokens could not tell them apart",
                 other.name, other.forge, repository.name, repository.forge, repository.id
             ));
         }
@@ -332,7 +407,7 @@ mod tests {
         assert!(error.contains("max-runing") && error.contains("max-running"), "{error}");
     }
 
-    /// A grant names its repository by number; numbers are unique at one forge only.
+    /// Numbers are unique at one forge only.
     #[test]
     fn repositories_of_two_forges_with_one_number_are_refused() {
         let of = |forge: &str| {
@@ -345,6 +420,50 @@ mod tests {
         let config: FileConfig = toml_text::read("forgeyard.toml", &text).unwrap();
         let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
         assert!(error.contains("could not tell them apart"), "{error}");
+    }
+
+    fn two_forges(access: &str) -> Result<FarmConfig> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.toml");
+        fs_err::write(&path, access).unwrap();
+        let text = format!(
+            "access = \"{}\"\n[[forges]]\nname = \"github\"\nkind = \"github\"\n[[forges]]\nname = \"lab\"\nkind = \"forgejo\"\n",
+            path.display()
+        );
+        let file: FileConfig = toml_text::read("forgeyard.toml", &text).unwrap();
+        file.farm(HostSize { cpus: 2, memory_mib: 8192 })
+    }
+
+    #[test]
+    fn number_that_stands_alone_is_refused_where_it_could_be_of_two_forges() {
+        let said = |access: &str| {
+            let error = two_forges(access).unwrap_err();
+            let fix = error.downcast_ref::<Wrong>().unwrap().how().unwrap_or_default().to_owned();
+            format!("{error}\n{fix}")
+        };
+        let text = said("[lists]\nops = [7]\n");
+        for part in ["list `ops` names 7", "github, lab", "forge = \"github\"", "\"lab:7\""] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(said("[terms-accepted]\n7 = 1\n").contains("`terms-accepted` names 7"));
+        assert!(said("[lists]\nops = [\"ghes:7\"]\n").contains("\"ghes:7\""));
+        assert!(said("forge = \"ghes\"\n").contains("about the forge `ghes`"));
+        let config = two_forges("forge = \"lab\"\n[lists]\nops = [7, \"github:7\"]\n").unwrap();
+        assert_eq!(config.access.home(), "lab");
+        assert!(two_forges("[lists]\nops = [\"lab:7\"]\n").is_ok());
+    }
+
+    #[test]
+    fn number_that_stands_alone_is_of_the_only_forge() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.toml");
+        fs_err::write(&path, "[lists]\nops = [7]\n").unwrap();
+        let text =
+            format!("access = \"{}\"\n[[forges]]\nname = \"lab\"\nkind = \"forgejo\"\n", path.display());
+        let file: FileConfig = toml_text::read("forgeyard.toml", &text).unwrap();
+        let access = file.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap().access;
+        let at = |forge: &str| access.holds(&access.lists["ops"], &forge.parse().unwrap(), 7);
+        assert!(at("lab") && !at("github"));
     }
 
     #[test]
@@ -403,7 +522,7 @@ mod tests {
                      [[queue.prices]]\npool = 'local'\nper-hour = 2.5\n\
                      [[queue.budgets]]\nname = 'octo'\norganisation = 'octo'\nminutes = 600\nmoney = '40'\n";
         let config = read(rules).unwrap();
-        assert_eq!(config.queue.caps.people[&1001], 5);
+        assert_eq!(config.queue.caps.people[&1001.into()], 5);
         assert_eq!(config.queue.prices[0].per_hour.to_string(), "2.50");
         for (mistake, part) in [
             ("[queue.caps]\npersom = 2\n", "`persom`; did you mean"),

@@ -24,8 +24,9 @@ use anyhow::{Context as _, Result};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
 use forgeyard_forges::forgejo::Forgejo;
+use forgeyard_forges::github::budget::Pace;
 use forgeyard_forges::github::{
-    AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp, Target,
+    AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp, LoginKind, Target,
 };
 use forgeyard_model::{ForgeName, Secret};
 use serde::Deserialize;
@@ -54,7 +55,7 @@ pub enum At {
 }
 
 /// An App.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AppConfig {
     /// Client id.
@@ -69,8 +70,18 @@ pub struct AppConfig {
     pub client_secret_file: Option<PathBuf>,
 }
 
+/// An OAuth 2 application of a Forgejo.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SignInConfig {
+    /// Its id.
+    pub client_id: String,
+    /// File with its secret.
+    pub client_secret_file: PathBuf,
+}
+
 /// A runner scale set.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ScaleSetConfig {
     /// Organisation, or `owner/name` of a repository.
@@ -85,7 +96,7 @@ pub struct ScaleSetConfig {
 }
 
 /// A connection to a code host.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ForgeConfig {
     /// Its name, as in `[[repositories]]`.
@@ -107,6 +118,8 @@ pub struct ForgeConfig {
     pub webhook_secret_file: Option<PathBuf>,
     /// Of a Forgejo: file with an access token that may write repositories.
     pub token_file: Option<PathBuf>,
+    /// Of a Forgejo: how people sign in with it.
+    pub sign_in: Option<SignInConfig>,
     /// The Apps.
     #[serde(default)]
     pub apps: Vec<AppConfig>,
@@ -165,6 +178,13 @@ impl ForgeConfig {
             }
         };
         endpoint.with_context(|| Wrong::new(format!("the addresses of the forge `{}`", self.name)))
+    }
+
+    /// How many runners its Apps may register each minute, where GitHub's published limits hold.
+    pub fn registrations_per_minute(&self) -> Option<u32> {
+        let metered = self.kind == Kind::Github && self.endpoint().is_ok_and(|endpoint| endpoint.metered());
+        let apps = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
+        (metered && apps > 0).then(|| Pace::GITHUB.registrations_per_minute().saturating_mul(apps))
     }
 
     /// The client of a Forgejo. Nothing is called.
@@ -234,6 +254,42 @@ impl ForgeConfig {
 }
 
 impl ForgeConfig {
+    /// How people sign in with this forge, when they can.
+    fn sign_in(&self) -> Result<Option<LoginApp>> {
+        match (self.kind, &self.sign_in) {
+            (Kind::Github, None) => self.login(),
+            (Kind::Github, Some(_)) => {
+                let text =
+                    format!("the forge `{}` is a GitHub, where people sign in with its App", self.name);
+                Err(Wrong::new(text).fix("write `client-secret-file` into [[forges.apps]] instead").into())
+            }
+            (Kind::Forgejo, None) => Ok(None),
+            (Kind::Forgejo, Some(application)) => {
+                let web = self.forgejo()?.web().to_owned();
+                let wrong = |what: &str| {
+                    Wrong::new(format!("the sign-in with the forge `{}` {what}", self.name)).fix(
+                        "make an OAuth2 application in the settings of an account there, with the redirect address \
+                         `PUBLIC-URL/login/callback`, and write its id and the file of its secret",
+                    )
+                };
+                let path = &application.client_secret_file;
+                let text = fs_err::read_to_string(path)
+                    .with_context(|| wrong("has a client secret that cannot be read"))?;
+                if text.trim().is_empty() || application.client_id.trim().is_empty() {
+                    return Err(wrong("has an empty client id or secret").into());
+                }
+                Ok(Some(LoginApp {
+                    kind: LoginKind::Forgejo,
+                    endpoint: Endpoint::at(&web, &format!("{web}/api/v1"))
+                        .with_context(|| wrong("has no usable address"))?,
+                    client_id: application.client_id.trim().to_owned(),
+                    client_secret: Secret::new(text.trim()),
+                    http: HttpOptions { ca_file: self.ca_file.clone(), ..HttpOptions::default() },
+                }))
+            }
+        }
+    }
+
     /// The App by which people sign in: the first one with a client secret.
     fn login(&self) -> Result<Option<LoginApp>> {
         let Some((app, path)) =
@@ -256,6 +312,7 @@ impl ForgeConfig {
             return Err(wrong("has an empty client secret").into());
         }
         Ok(Some(LoginApp {
+            kind: LoginKind::Github,
             endpoint: self.endpoint()?,
             client_id,
             client_secret: Secret::new(text.trim()),
@@ -281,15 +338,11 @@ pub fn connections(forges: &[ForgeConfig], clock: &Clock) -> Result<Connections>
         if !secrets.is_empty() {
             all = all.trusting(forge.name.clone(), secrets);
         }
+        logins.extend(forge.sign_in()?.map(|app| (forge.name.clone(), app)));
         match forge.kind {
-            Kind::Github => logins.extend(forge.login()?.map(|app| (forge.name.clone(), app))),
+            Kind::Github => {}
             Kind::Forgejo => all = all.with_forgejo(forge.name.clone(), forge.forgejo()?),
         }
-    }
-    if logins.len() > 1 {
-        // Access files name people by the numeric id of one forge.
-        let text = "people can sign in with one forge only: the same number is somebody else at another";
-        return Err(Wrong::new(text).fix("leave `client-secret-file` to one of the forges").into());
     }
     Ok(all.with_logins(logins))
 }
@@ -368,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn people_sign_in_with_one_forge_only() {
+    fn people_sign_in_with_each_forge_that_has_a_secret() {
         let folder = tempfile::tempdir().unwrap();
         let (key, secret) = (folder.path().join("app.pem"), folder.path().join("client.secret"));
         fs_err::write(&key, include_str!("../../forges/src/twin/app_key.pem")).unwrap();
@@ -384,8 +437,21 @@ mod tests {
         fs_err::write(&secret, "hunter2\n").unwrap();
         let made = connections(&read(&forge("one")).forges, &Clock::system()).unwrap();
         assert_eq!(made.sign_in_names(), ["one"]);
-        let error = refused(&format!("{}{}", forge("one"), forge("two")));
-        assert!(error.contains("one forge only") && !error.contains("hunter2"), "{error}");
+        let lab = format!(
+            "[[forges]]\nname = \"lab\"\nkind = \"forgejo\"\nweb-url = \"https://git.example.org\"\ntoken-file = \"{0}\"\n\
+             sign-in = {{ client-id = \"x\", client-secret-file = \"{0}\" }}\n",
+            secret.display()
+        );
+        let text = format!("{}{}{lab}", forge("one"), forge("two"));
+        let made = connections(&read(&text).forges, &Clock::system()).unwrap();
+        assert_eq!(made.sign_in_names(), ["lab", "one", "two"]);
+        let login = made.login(&"lab".parse().unwrap()).unwrap();
+        assert_eq!(login.endpoint.api(), "https://git.example.org/api/v1");
+        let error = refused(&forge("one").replace(
+            "[[forges.apps]]",
+            "sign-in = { client-id = \"x\", client-secret-file = \"y\" }\n[[forges.apps]]",
+        ));
+        assert!(error.contains("with its App") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]

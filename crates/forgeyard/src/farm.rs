@@ -2,13 +2,16 @@
 //! no second path: an embedded site says exactly what a distant one says.
 
 use crate::args::UpArgs;
-use crate::config::{ADDRESS, FileConfig, HostSize};
+use crate::config::{ADDRESS, HostSize};
 use crate::connect;
 use crate::output::Wrong;
+use crate::rules::FileRules;
 use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
 use forgeyard_control::clock::Clock;
+use forgeyard_control::core;
 use forgeyard_control::forges::Connections;
+use forgeyard_control::rules::{self, RuleSource};
 use forgeyard_control::serve::{self, Running};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::{Digest, Secret};
@@ -42,6 +45,8 @@ pub struct FarmOptions {
     pub local: Option<SocketAddr>,
     /// What is decided under.
     pub config: FarmConfig,
+    /// The files that it was read from, which are read again when they change.
+    pub rules: Option<Arc<dyn RuleSource>>,
     /// Connections to forges.
     pub forges: Connections,
     /// Secret of webhooks.
@@ -149,6 +154,7 @@ pub async fn start(
             forges: options.forges,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
+            rules: options.rules,
             started_by: started_by(),
             clock,
             metrics,
@@ -326,7 +332,10 @@ pub fn logging(default: &str) {
 /// `forgeyard up` and `forgeyard serve`.
 pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
     logging("info,tower_http=warn,sqlx=warn,hyper=warn");
-    let file = FileConfig::read(args.config.as_deref())?;
+    // From here on the signal asks to read the files again; without that it would end the program.
+    let mut hang_up = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    let host = HostSize::here();
+    let (file, rules) = FileRules::open(args.config.as_deref(), host)?;
     let listen = match file.listen {
         Some(listen) => listen,
         None => ADDRESS.parse()?,
@@ -343,7 +352,8 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         database: file.database.clone().unwrap_or_else(|| "sqlite:".to_owned()),
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
         local: file.local_listen,
-        config: file.farm(HostSize::here())?,
+        config: file.farm(host)?,
+        rules: rules.map(|rules| Arc::new(rules) as Arc<dyn RuleSource>),
         forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,
         artifact_limit: file.artifact_limit_mib.unwrap_or(ARTIFACT_LIMIT_MIB) << 20,
@@ -373,7 +383,17 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         stop.cancel();
     });
     let stopped = farm.stop.clone();
-    stopped.cancelled().await;
+    loop {
+        tokio::select! {
+            biased;
+            () = stopped.cancelled() => break,
+            Some(()) = hang_up.recv() => {
+                let app = farm.control.app.clone();
+                // What went wrong is logged and shown as an alarm; a signal has nobody to answer to.
+                tokio::spawn(async move { rules::reload(&app, core::farm(), "the signal SIGHUP").await.map(drop) });
+            }
+        }
+    }
     farm.stop().await?;
     if let Some(cache) = cache {
         tokio::task::spawn_blocking(move || cache.stop()).await??;

@@ -11,6 +11,7 @@ mod docs;
 mod farm;
 mod output;
 mod progress;
+mod rules;
 mod tour;
 
 use std::process::ExitCode;

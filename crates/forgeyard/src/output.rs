@@ -34,6 +34,11 @@ impl Wrong {
         Self { what: what.into(), fix: None }
     }
 
+    /// What to do about it, when that is known.
+    pub fn how(&self) -> Option<&str> {
+        self.fix.as_deref()
+    }
+
     /// Says what to do about it.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {

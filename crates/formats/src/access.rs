@@ -73,7 +73,10 @@ pub fn export(access: &Access) -> Result<String, ExportError> {
 /// Puts what was imported into what is there: grants, lists and teams of the same name are replaced, everything else
 /// is kept. Doing it twice changes nothing.
 #[must_use]
-pub fn merge(mut into: Access, imported: Access) -> Access {
+pub fn merge(mut into: Access, mut imported: Access) -> Access {
+    if into.home() != imported.home() {
+        imported = imported.spelled_out();
+    }
     for grant in imported.grants {
         match into.grants.iter_mut().find(|known| known.id == grant.id) {
             Some(known) => *known = grant,

@@ -6,9 +6,11 @@
 //!
 //! Terms are accepted by version and by numeric id: a newer version binds nobody who has not accepted it.
 
+use crate::access::HOME;
 use crate::forge::{Person, Repository};
 use crate::principal::Role;
-use crate::{Explanation, PrincipalId, Timestamp};
+use crate::who::ForgeId;
+use crate::{Explanation, ForgeName, PrincipalId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// By which way somebody spoke.
@@ -44,6 +46,9 @@ impl Way {
 pub struct Approver {
     /// The person, by numeric id. For a token that speaks for nobody at a forge: id 0 and the token's name.
     pub person: Person,
+    /// The forge of the person; absent in rows of before there could be several, and then the home forge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge: Option<ForgeName>,
     /// The token, when one that speaks for nobody at a forge was used: its own role decides then, as long as it is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<PrincipalId>,
@@ -57,9 +62,16 @@ impl Approver {
     pub fn shown(&self) -> String {
         match self.token {
             Some(_) => format!("the token `{}`", self.person.login),
-            None => format!("{} (id {})", self.person.login, self.person.id),
+            None => {
+                format!("{} (id {}{})", self.person.login, self.person.id, elsewhere(self.forge.as_ref()))
+            }
         }
     }
+}
+
+/// The forge of somebody, for sentences, where it is not the usual one.
+pub fn elsewhere(forge: Option<&ForgeName>) -> String {
+    forge.filter(|forge| forge.as_str() != HOME).map(|forge| format!(" at {forge}")).unwrap_or_default()
 }
 
 /// What somebody said of a head.
@@ -122,12 +134,16 @@ impl HeadApproval {
     }
 }
 
-/// An acceptance row: the newest version of the terms of service that a person accepted. The key is the person's id.
+/// An acceptance row: the newest version of the terms of service that a person accepted. The key is the person's
+/// id, after the forge where that is written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Acceptance {
     /// Who.
     pub person: Person,
+    /// The forge of the person; absent in rows of before there could be several, and then the home forge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge: Option<ForgeName>,
     /// Version that was accepted; a newer one needs its own acceptance.
     pub version: u32,
     /// By which way.
@@ -136,6 +152,13 @@ pub struct Acceptance {
     pub at: Timestamp,
     /// Row version.
     pub generation: u64,
+}
+
+impl Acceptance {
+    /// Who, with the forge.
+    pub fn who(&self) -> ForgeId {
+        ForgeId { forge: self.forge.clone(), id: self.person.id }
+    }
 }
 
 /// A configuration row: what the farm was run with from a time on. Rows are added and never changed.
@@ -148,11 +171,14 @@ pub struct ConfigVersion {
     pub digest: crate::Digest,
     /// Since when.
     pub at: Timestamp,
-    /// Who started the farm with it, as far as that is known.
+    /// Who started the farm with it or had it read again, as far as that is known.
     pub by: String,
     /// The version that it repeats, when it is an older one again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<u64>,
+    /// What is different from the version before, when it was read while the farm ran: a line for each thing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// The configuration as JSON text, so that one of an older program can still be read. It never holds a secret: those
     /// are in no [`FarmConfig`](crate::config::FarmConfig).
     pub config: String,

@@ -111,7 +111,7 @@ rows! {
     Ledger: "ledger", |row| row.key.clone();
     Pool: "pool", |row| row.name.to_string();
     Approval: "approval", HeadApproval::key;
-    Acceptance: "acceptance", |row| row.person.id.to_string();
+    Acceptance: "acceptance", |row| row.who().to_string();
     Config: "config", |row| ConfigVersion::key(row.number);
 }
 

@@ -215,6 +215,10 @@ pub struct PendingEffect {
     /// Last trouble.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Why it is not done before [`PendingEffect::not_before`], when that is no trouble: a limit of the forge. A wait is no
+    /// try. The last one stays, so that what waits for the same limit can be told of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Explanation>,
     /// Done: kept for the record, no longer in the outbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_at: Option<Timestamp>,

@@ -35,6 +35,9 @@ pub enum Input {
         guid: String,
         /// What it says, or why it cannot be read.
         meaning: Result<Meaning, crate::Explanation>,
+        /// Whether we had asked the forge to send it again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        asked: bool,
     },
     /// An outbox effect came out, one way or the other.
     EffectSettled {
@@ -49,6 +52,16 @@ pub enum Input {
         effect: EffectId,
         /// What happened.
         trouble: String,
+    },
+    /// An outbox effect was not even tried, or not heard out: a limit of the forge, or our own pace below it, lets it be
+    /// done at a later time. That is no failure and uses up no try.
+    EffectDeferred {
+        /// Which.
+        effect: EffectId,
+        /// Not before.
+        until: Timestamp,
+        /// Which limit, in words.
+        reason: crate::Explanation,
     },
     /// A site joined or joined again under the same name.
     SiteJoined {
@@ -143,6 +156,9 @@ pub enum Input {
     TermsAccepted {
         /// Who.
         person: Person,
+        /// The forge of the person; the home forge when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forge: Option<ForgeName>,
         /// The version that was read.
         version: u32,
         /// By which way.
@@ -156,6 +172,9 @@ pub enum Input {
         started_by: String,
         /// An older version that is the same.
         repeats: Option<u64>,
+        /// What is different, when it was read again while the farm ran: a line for each thing.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changes: Vec<String>,
     },
     /// A machine fetched the configuration of its runner.
     RunnerConfigFetched {

@@ -48,6 +48,7 @@ pub mod secret;
 pub mod site;
 pub mod time;
 pub mod verdict;
+pub mod who;
 
 pub use account::Account;
 pub use digest::Digest;

@@ -58,6 +58,9 @@ pub enum PrincipalKind {
         /// Numeric id at the forge. Spelled `person`, because `id` is the principal's own.
         #[serde(rename = "person")]
         id: u64,
+        /// The forge; absent in rows of before there could be several, and then the home forge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forge: Option<crate::ForgeName>,
     },
     /// A site.
     Site,

@@ -138,6 +138,9 @@ pub struct Registration {
     /// The forge called it busy although nobody said what it took.
     #[serde(default)]
     pub busy: bool,
+    /// The forge says that the job which it took is over. It is good for one, so the forge has forgotten it by then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
     /// When it is asked whether it still waits for a job; moved on while it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_until: Option<Timestamp>,

@@ -26,7 +26,7 @@ pub struct Caps {
     pub organisations: BTreeMap<String, u32>,
     /// For single people, by numeric id, instead of `person`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub people: BTreeMap<u64, u32>,
+    pub people: BTreeMap<crate::who::ForgeId, u32>,
 }
 
 /// Rules of one repository.
@@ -205,6 +205,9 @@ pub struct QueueRules {
     pub half_life_minutes: u32,
     /// After so many minutes of waiting, work that needs several devices goes first, one at a time; 0 = never.
     pub patience_minutes: u32,
+    /// How many runners may be registered at a forge each minute; for a GitHub that is not written here, what its Apps may.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub registrations_per_minute: BTreeMap<ForgeName, u32>,
 }
 
 impl Default for QueueRules {
@@ -218,6 +221,7 @@ impl Default for QueueRules {
             age_minutes: 120,
             half_life_minutes: 60,
             patience_minutes: 60,
+            registrations_per_minute: BTreeMap::new(),
         }
     }
 }
@@ -276,6 +280,9 @@ impl QueueRules {
         }
         if self.half_life_minutes == 0 {
             found.push("[queue]: `half-life-minutes` must be at least 1".to_owned());
+        }
+        for (forge, _) in self.registrations_per_minute.iter().filter(|(_, rate)| **rate == 0) {
+            found.push(format!("[queue.registrations-per-minute]: {forge} must be at least 1"));
         }
         for (at, budget) in self.budgets.iter().enumerate() {
             let name = &budget.name;

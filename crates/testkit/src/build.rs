@@ -67,7 +67,11 @@ pub fn config() -> FarmConfig {
         access: Access {
             grants: vec![Grant {
                 id: "demo".to_owned(),
-                repository: GrantRepository { id: Some(REPOSITORY), name: "octo/demo".to_owned() },
+                repository: GrantRepository {
+                    forge: None,
+                    id: Some(REPOSITORY),
+                    name: "octo/demo".to_owned(),
+                },
                 resources: ["local".to_owned()].into(),
                 events: events.into(),
                 users: [PERSON].into(),

@@ -322,6 +322,16 @@ impl Client {
         self.get("/api/v1/config").await
     }
 
+    /// Which configuration counts, and what became of its files when they were read last.
+    pub async fn rules(&self) -> Result<crate::rules::RulesView, ClientError> {
+        self.get("/api/v1/config/rules").await
+    }
+
+    /// Reads the files of the configuration again.
+    pub async fn reload_config(&self) -> Result<crate::rules::Reloaded, ClientError> {
+        self.post("/api/v1/config/reload", &serde_json::json!({})).await
+    }
+
     /// Every configuration that the farm ran with, newest first, without their texts.
     pub async fn config_history(&self) -> Result<Vec<ConfigVersionView>, ClientError> {
         self.get("/api/v1/config/history").await

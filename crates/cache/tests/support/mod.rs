@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod issuer;
+
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::authority::{Snapshot, public_text};
 use forgeyard_cache::scope::{Reading, ScopeRule};
@@ -42,7 +44,16 @@ pub fn write_authority(path: &Path, change: impl FnOnce(&mut Snapshot)) {
 }
 
 pub fn token(scope: &str, access: Access) -> String {
-    let claims = Claims {
+    token::mint(&claims(scope, access), &key()).unwrap().expose().to_owned()
+}
+
+/// The form of the token that GitHub's clients want.
+pub fn runtime_token(scope: &str, access: Access) -> String {
+    token::mint_jwt(&claims(scope, access), &key()).unwrap().expose().to_owned()
+}
+
+pub fn claims(scope: &str, access: Access) -> Claims {
+    Claims {
         id: format!("id of {scope}"),
         key: "k".to_owned(),
         principal: format!("job of {scope}"),
@@ -52,8 +63,7 @@ pub fn token(scope: &str, access: Access) -> String {
         epoch: 0,
         cold: false,
         run: Some(format!("run of {scope}")),
-    };
-    token::mint(&claims, &key()).unwrap().expose().to_owned()
+    }
 }
 
 pub fn service(folder: &Path) -> Running {
@@ -61,9 +71,18 @@ pub fn service(folder: &Path) -> Running {
 }
 
 pub fn service_with(folder: &Path, durability: Durability) -> Running {
+    start(options(folder, durability)).unwrap()
+}
+
+/// A service that takes larger entries than usual here.
+pub fn service_up_to(folder: &Path, largest: u64) -> Running {
+    start(Options { largest, ..options(folder, Durability::PageCache) }).unwrap()
+}
+
+pub fn options(folder: &Path, durability: Durability) -> Options {
     let authority = folder.join("authority.json");
     write_authority(&authority, |_| {});
-    start(Options {
+    Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         store: Config { durability, ..Config::new(folder.join("store")) },
         authority,
@@ -71,8 +90,7 @@ pub fn service_with(folder: &Path, durability: Durability) -> Running {
         threads: 2,
         scrub_bytes: 0,
         clock: Arc::new(|| Timestamp::from_micros(NOW)),
-    })
-    .unwrap()
+    }
 }
 
 pub struct Answer {

@@ -106,7 +106,11 @@ fn config(machines: u64) -> FarmConfig {
     config.access.grants = (0..REPOSITORIES)
         .map(|number| Grant {
             id: format!("grant-{number}"),
-            repository: GrantRepository { id: Some(repository(number).id), name: repository(number).name },
+            repository: GrantRepository {
+                forge: None,
+                id: Some(repository(number).id),
+                name: repository(number).name,
+            },
             resources: (0..POOLS).map(|number| format!("pool-{number}")).collect(),
             events: [EventClass::Push].into(),
             users: [build::PERSON].into(),
@@ -242,7 +246,7 @@ impl Yard {
             let event = "workflow_job".to_owned();
             self.give("webhook stored", Input::DeliveryReceived { guid: guid.clone(), event, body });
             let meaning = Ok(Meaning::Demand(Box::new(all.into_iter().next().unwrap())));
-            self.give("webhook read", Input::DeliveryRead { guid, meaning });
+            self.give("webhook read", Input::DeliveryRead { guid, meaning, asked: false });
         } else {
             self.give(what, Input::DemandReported { source: Source::Poll, jobs: all });
         }

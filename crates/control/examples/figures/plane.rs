@@ -65,6 +65,7 @@ impl Plane {
             local: None,
             forges: Default::default(),
             webhook_secret: Some(Secret::new(SECRET)),
+            rules: None,
             started_by: "figures".to_owned(),
             artifact_limit: 4 << 30,
             clock: Clock::system(),
@@ -118,6 +119,8 @@ impl Plane {
             artifact_limit: 4 << 30,
             stop: stop.clone(),
             logins: Arc::default(),
+            sources: Arc::default(),
+            rules: Arc::new(forgeyard_control::rules::Rules::new(None)),
         };
         let router = http::router(app.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });

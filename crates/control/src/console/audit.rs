@@ -89,7 +89,7 @@ fn principal(by: &Principal) -> Markup {
         div.sub {
             @match &by.kind {
                 PrincipalKind::Token { role } => { "token, " (role) }
-                PrincipalKind::Person { id } => { "person, id " (id) }
+                PrincipalKind::Person { id, forge } => { "person, id " (id) @if let Some(forge) = forge { " at " (forge) } }
                 PrincipalKind::Site => { "site" }
                 PrincipalKind::Agent => { "agent" }
                 PrincipalKind::Farm => { "the farm itself" }

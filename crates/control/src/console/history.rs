@@ -35,7 +35,8 @@ pub fn history(shell: &Shell, versions: &[ConfigVersionView], compared: Option<C
                 h2 { "Versions" }
                 @if versions.is_empty() { p.quiet-text { "None yet: the first one is written when the farm starts." } }
                 @else { (table(shell, versions)) }
-                p.quiet-text { "To go back, take the access file of an older version, commit it, and start the farm anew. That is a new version, which says which one it repeats:" }
+                p.quiet-text { "Files that change are read again by themselves, or at once with the first of these. To go back, put the access file of an older version where it comes from; that is a new version, which says which one it repeats." }
+                (blocks::command("forgeyard config reload"))
                 (blocks::command("forgeyard config revert NUMBER --output access.toml"))
             }
         },
@@ -49,6 +50,7 @@ fn table(shell: &Shell, versions: &[ConfigVersionView]) -> Markup {
                 th scope="col" { "Version" }
                 th scope="col" { "Since" }
                 th scope="col" { "By" }
+                th scope="col" { "What" }
                 th scope="col" { "Digest" }
                 th scope="col" { "Change" }
             } }
@@ -56,6 +58,7 @@ fn table(shell: &Shell, versions: &[ConfigVersionView]) -> Markup {
                 td.num data-label="Version" { (row.number) @if let Some(older) = row.repeats { div.sub { "the same as " (older) } } }
                 td data-label="Since" { (words::when(shell.now, row.at)) }
                 td data-label="By" { (words::visible(&row.by)) }
+                td data-label="What" { @for line in row.changes.iter().take(8) { div.sub { (words::visible(line)) } } @if row.changes.len() > 8 { div.sub { "and " (row.changes.len() - 8) " more" } } }
                 td data-label="Digest" { code { (row.digest.short()) } }
                 td data-label="Change" {
                     @match versions.get(place + 1) {

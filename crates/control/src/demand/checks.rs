@@ -18,7 +18,7 @@ use forgeyard_model::job::{Hold, JobState};
 use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::{DemandId, Digest, Explanation, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Name of the check run.
@@ -92,48 +92,43 @@ fn told(
     connection: &Connection,
     known: &BTreeMap<Head, Seen>,
 ) -> BTreeMap<Head, (Repository, Told)> {
-    let farm = app.core.read();
-    let head = |demand: &Demand| (demand.repository.id, demand.head_sha.clone());
-    let ours = |demand: &&Demand| demand.repository.forge == *connection.forge();
-    let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
-    let mut heads: BTreeMap<Head, (Vec<&Demand>, Vec<HeldPipeline<'_>>)> =
-        live.filter(ours).map(|demand| (head(demand), Default::default())).collect();
-    heads.extend(known.keys().map(|head| (head.clone(), Default::default())));
-    let of_forge = |pipeline: &&Pipeline| pipeline.event.repository.forge == *connection.forge();
-    for pipeline in farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id)).filter(of_forge)
-    {
-        let held = farm.jobs_of(pipeline.id).find_map(|job| match &job.state {
-            JobState::Held(Hold::Approval { reason }) => Some(HeldPipeline { pipeline, reason }),
-            _ => None,
+    let forge = connection.forge();
+    // The core waits for readers: who is told of is looked up at once, what is told one head after the other.
+    let heads: BTreeSet<Head> = {
+        let farm = app.core.read();
+        let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
+        let ours = live.filter(|demand| demand.repository.forge == *forge);
+        let waiting = ours.map(|demand| (demand.repository.id, demand.head_sha.clone()));
+        let pipelines = farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id));
+        let ours = pipelines.filter(|pipeline| pipeline.event.repository.forge == *forge);
+        let held = ours.filter(|pipeline| held(&farm, pipeline).is_some());
+        let held = held.map(|one| (one.event.repository.id, one.event.head_sha.clone()));
+        waiting.chain(held).chain(known.keys().cloned()).collect()
+    };
+    let told = heads.into_iter().filter_map(|head| {
+        let farm = app.core.read();
+        let demands: Vec<&Demand> = farm.demands_of_head(forge, head.0, &head.1).collect();
+        let pipelines = farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id));
+        let of_head = pipelines.filter(|one| {
+            let event = &one.event;
+            event.repository.forge == *forge && (event.repository.id, &event.head_sha) == (head.0, &head.1)
         });
-        let key = (pipeline.event.repository.id, pipeline.event.head_sha.clone());
-        heads.entry(key).or_default().1.extend(held);
-    }
-    heads.retain(|head, (_, held)| {
-        !held.is_empty()
-            || known.contains_key(head)
-            || farm
-                .index
-                .live_demands
-                .iter()
-                .filter_map(|id| farm.demands.get(id))
-                .any(|demand| (demand.repository.id, &demand.head_sha) == (head.0, &head.1))
-    });
-    if heads.is_empty() {
-        return BTreeMap::new();
-    }
-    for demand in farm.demands.values().filter(ours) {
-        if let Some((of_head, _)) = heads.get_mut(&head(demand)) {
-            of_head.push(demand);
-        }
-    }
-    let told = heads.into_iter().filter_map(|(head, (demands, held))| {
+        let held: Vec<HeldPipeline<'_>> = of_head.filter_map(|pipeline| held(&farm, pipeline)).collect();
         let of_demand = demands.first().map(|demand| demand.repository.clone());
         let repository =
             of_demand.or_else(|| held.first().map(|held| held.pipeline.event.repository.clone()))?;
-        Some((head, (repository, text(&farm, &demands, &held))))
+        let told = text(&farm, &demands, &held);
+        Some((head, (repository, told)))
     });
     told.collect()
+}
+
+/// Why a pipeline waits for an approval, when it does.
+fn held<'a>(farm: &'a Farm, pipeline: &'a Pipeline) -> Option<HeldPipeline<'a>> {
+    farm.jobs_of(pipeline.id).find_map(|job| match &job.state {
+        JobState::Held(Hold::Approval { reason }) => Some(HeldPipeline { pipeline, reason }),
+        _ => None,
+    })
 }
 
 /// One text of all jobs of a head.

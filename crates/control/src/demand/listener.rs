@@ -11,7 +11,7 @@
 //! A message names no job of the REST interface. Its listener looks the job up in its run, by name, once; later events of
 //! the same request are told apart by the ledger. What cannot be found here is found by polling.
 
-use super::{RoundError, poll, report, rest};
+use super::{RoundError, limited, poll, report, rest};
 use crate::app::App;
 use crate::effect::causes;
 use crate::forges::{Connection, ScaleSetWish};
@@ -20,6 +20,7 @@ use forgeyard_forges::github::scaleset::{
     JobEvent, JobFacts, Message, NewScaleSet, Opened, ScaleSets, Session,
 };
 use forgeyard_forges::github::{Cause, Job, RepositoryPath};
+use forgeyard_model::Timestamp;
 use forgeyard_model::demand::{Demand, DemandState, ScaleSetRequest, Source};
 use forgeyard_model::forge::{Repository, WorkflowJob};
 use std::collections::btree_map::Entry;
@@ -34,6 +35,9 @@ const CONFLICT: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(30);
 /// Errors in a row after which the session is made anew.
 const ERRORS: u32 = 5;
+/// How often statistics that count more than is known have the queues polled: a count that nobody can explain must not do it
+/// with each message.
+const COMPARED: Duration = Duration::from_secs(180);
 /// How long the gate may take to say no before an offer is acquired.
 const DECISION: Duration = Duration::from_secs(10);
 
@@ -58,6 +62,7 @@ pub async fn run(app: App, connection: Arc<Connection>, wish: ScaleSetWish, stop
                     tracing::warn!(set = %wish.name, "another listener holds the session of the scale set; waiting for it to lapse");
                     CONFLICT
                 }
+                Err(error) if limited(&error).is_some() => pause_of(&app, &error),
                 Err(error) => {
                     errors = errors.saturating_add(1);
                     tracing::warn!(set = %wish.name, error = causes(&error), "the scale set cannot be listened to");
@@ -69,6 +74,13 @@ pub async fn run(app: App, connection: Arc<Connection>, wish: ScaleSetWish, stop
             return;
         }
     }
+}
+
+/// How long a limit of the forge holds it up; that is no error of the session.
+fn pause_of(app: &App, error: &RoundError) -> Duration {
+    let until = limited(error).unwrap_or_default();
+    tracing::info!(error = causes(error), "a limit of a forge holds a scale set");
+    until.since(app.clock.now()).max(Duration::from_secs(1))
 }
 
 fn backoff(errors: u32) -> Duration {
@@ -83,6 +95,8 @@ pub struct Listener {
     labels: Vec<String>,
     session: Session,
     last: Option<u64>,
+    /// When its statistics last had the queues polled.
+    compared: Timestamp,
 }
 
 /// What a round did.
@@ -126,7 +140,10 @@ impl Listener {
             Opened::Session(session) => *session,
         };
         let last = app.store.setting(&key(connection, set.id)).await?.and_then(|text| text.parse().ok());
-        poll::Poll::default().round(app, connection).await;
+        // While another one polls, that is done.
+        if let Ok(mut poll) = app.sources.poll(connection.forge()).try_lock() {
+            poll.hurry(app, connection).await;
+        }
         Ok(Some(Self {
             app: app.clone(),
             connection: Arc::clone(connection),
@@ -134,6 +151,7 @@ impl Listener {
             labels: wish.labels.clone(),
             session,
             last,
+            compared: Timestamp::default(),
         }))
     }
 
@@ -159,6 +177,12 @@ impl Listener {
                 errors = 0;
                 continue;
             };
+            if limited(&error).is_some() {
+                if !rest(&self.app, stop, pause_of(&self.app, &error)).await {
+                    return;
+                }
+                continue;
+            }
             errors += 1;
             tracing::warn!(set = self.set, error = causes(&error), "a message of a scale set was not taken");
             let gone = match &error {
@@ -173,7 +197,7 @@ impl Listener {
 
     /// Runners that could be had for this set.
     fn capacity(&self) -> u32 {
-        labels::serving(self.app.config(), &self.labels).iter().map(|pool| pool.max).sum()
+        labels::serving(&self.app.config(), &self.labels).iter().map(|pool| pool.max).sum()
     }
 
     /// Waits for one message and does all that follows from it.
@@ -183,6 +207,7 @@ impl Listener {
         for entry in &message.unreadable {
             tracing::warn!(set = self.set, place = entry.place, reason = %entry.reason, "an entry of a message cannot be read");
         }
+        self.compare(&message).await;
         let jobs = self.resolve(&message).await?;
         poll::give(&self.app, Source::ScaleSet, jobs).await?;
         let offers: Vec<u64> = message
@@ -199,6 +224,39 @@ impl Listener {
         self.last = Some(message.id);
         self.session.acknowledge(message.id).await?;
         Ok(Heard::Message { acquired })
+    }
+
+    /// The statistics of a message may count jobs of which no message told, or which it names no more (ARC #3420, pytorch/ci-infra
+    /// #900): those are looked for in the queues of the repositories.
+    async fn compare(&mut self, message: &Message) {
+        let Some(statistics) = message.statistics else { return };
+        let named = message.events.iter().filter_map(JobEvent::job).map(|job| job.runner_request_id);
+        let named = named.collect::<BTreeSet<u64>>().len();
+        let known = {
+            let farm = self.app.core.read();
+            let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
+            let forge = self.connection.forge();
+            live.filter(|demand| {
+                demand.repository.forge == *forge
+                    && (demand.scale_set.is_some_and(|request| request.set == self.set)
+                        || demand.scale_set.is_none()
+                            && labels::asked(&demand.labels) == labels::asked(&self.labels))
+            })
+            .count()
+        };
+        let counted = statistics.total_assigned_jobs;
+        if counted <= u64::try_from(known.saturating_add(named)).unwrap_or(u64::MAX) {
+            return;
+        }
+        let now = self.app.clock.now();
+        if now.since(self.compared) < COMPARED {
+            return;
+        }
+        self.compared = now;
+        tracing::info!(set = self.set, counted, known, named, "a scale set counts more jobs than are known");
+        if let Ok(mut poll) = self.app.sources.poll(self.connection.forge()).try_lock() {
+            poll.hurry(&self.app, &self.connection).await;
+        }
     }
 
     /// Offers that the gate does not refuse. An offer whose run is not read in time is acquired: it is asked about again

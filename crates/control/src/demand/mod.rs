@@ -11,10 +11,14 @@ pub mod listener;
 pub mod poll;
 pub mod redelivery;
 pub(crate) mod report;
+mod sources;
+
+pub use sources::Sources;
 
 use crate::app::App;
 use crate::effect::causes;
 use forgeyard_forges::github::{Again, GithubError};
+use forgeyard_model::Timestamp;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -66,9 +70,9 @@ pub fn start(app: &App, stop: &CancellationToken) {
         }
         let (polled, known, ending) = (app.clone(), connection.clone(), stop.clone());
         tokio::spawn(async move {
-            let mut poll = poll::Poll::default();
+            let poll = polled.sources.poll(known.forge());
             loop {
-                poll.round(&polled, &known).await;
+                poll.lock().await.round(&polled, &known).await;
                 if !rest(&polled, &ending, POLL).await {
                     return;
                 }
@@ -101,6 +105,14 @@ fn again(app: &App, error: &RoundError) -> Duration {
             REDELIVERY
         }
         _ => REDELIVERY_AGAIN,
+    }
+}
+
+/// Until when a limit of the forge holds up what went wrong, if that was all.
+fn limited(error: &RoundError) -> Option<Timestamp> {
+    match error {
+        RoundError::Forge(GithubError::Limited { until, .. }) => Some(*until),
+        _ => None,
     }
 }
 

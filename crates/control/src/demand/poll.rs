@@ -3,10 +3,17 @@
 //! Only repositories with a grant or with open demand are polled, whatever the App is installed at: two lists of runs for
 //! each, every four minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
 //! queued job may belong to a run that has begun, and its run's entry does not change when it is queued; so the jobs of
-//! runs in progress are read in every round, those first that were not read for longest.
+//! runs in progress are read in every round, those first that were not read for longest. Where webhooks speak of a run, it is
+//! read once, and again only when there may be something that they did not tell: a job of it ended since (others may have waited
+//! for that), every job that they spoke of is over and the run goes on, or [`BACKSTOP`] passed. A run of which they say nothing,
+//! because they are off or get lost, is read in every round.
+//!
+//! A session of a scale set that begins, and one whose statistics count more jobs than its messages named (ARC #3420), have the
+//! repositories looked at before their time ([`Poll::hurry`]), unless that was done a moment ago.
 //!
 //! REST lies behind webhooks, so what is found is a report like any other, and the ledger takes only what is news.
 
+use super::sources::Heard;
 use super::{RoundError, report};
 use crate::app::App;
 use crate::core::farm;
@@ -30,6 +37,12 @@ const EVERY: Duration = Duration::from_secs(240);
 const AGAIN: Duration = Duration::from_secs(15);
 /// The same for one that the App may not see: a person must act first.
 const BARRED: Duration = Duration::from_secs(1800);
+/// How often the jobs of a run are read of which webhooks tell everything, as it seems.
+const BACKSTOP: Duration = Duration::from_secs(1800);
+/// A look that began so lately need not be repeated for whoever is in a hurry.
+const FRESH: Duration = Duration::from_secs(60);
+/// How long the lists of a forge may lie behind what webhooks said.
+const BEHIND: Duration = Duration::from_secs(20);
 /// Pages of 100 runs that are read of each list.
 const PAGES: u32 = 2;
 /// Runs whose jobs are read of one repository in one round.
@@ -48,6 +61,8 @@ pub struct Poll {
 #[derive(Default)]
 struct Memory {
     next: Timestamp,
+    /// When the last look began.
+    looked: Timestamp,
     queued: List,
     in_progress: List,
     /// When the jobs of a run were last read.
@@ -84,11 +99,38 @@ impl Poll {
     }
 }
 
+impl Poll {
+    /// Looks at once at the repositories that were not looked at a moment ago; there may be what no message told.
+    pub(crate) async fn hurry(&mut self, app: &App, connection: &Connection) {
+        let now = app.clock.now();
+        for memory in self.repositories.values_mut() {
+            if now.since(memory.looked) >= FRESH {
+                memory.next = memory.next.min(now);
+            }
+        }
+        self.round(app, connection).await;
+    }
+}
+
+/// Whether the jobs of a run in progress are to be read, that were last read at some time.
+fn worth_reading(heard: Option<&Heard>, read: Option<Timestamp>, now: Timestamp) -> bool {
+    let (Some(heard), Some(read)) = (heard, read) else { return true };
+    let over_since = heard.over_at.is_some_and(|at| at.plus(BEHIND) > read);
+    let unexplained = heard.all_over() && now.since(heard.at) > BEHIND;
+    over_since || unexplained || now.since(read) >= BACKSTOP
+}
+
 /// Repositories with a grant or with open demand, by numeric id.
 pub(super) fn wanted(app: &App, forge: &ForgeName) -> BTreeMap<u64, Repository> {
     let config = app.config();
-    let granted: BTreeSet<u64> =
-        config.access.grants.iter().filter_map(|grant| grant.repository.id).collect();
+    let home = config.access.home();
+    let granted: BTreeSet<u64> = config
+        .access
+        .grants
+        .iter()
+        .filter(|grant| grant.repository.forge.as_ref().map_or(home, ForgeName::as_str) == forge.as_str())
+        .filter_map(|grant| grant.repository.id)
+        .collect();
     let own = config.repositories.iter().filter(|repository| repository.forge == *forge);
     let mut found: BTreeMap<u64, Repository> = own
         .filter(|repository| granted.contains(&repository.id))
@@ -110,6 +152,7 @@ impl Memory {
     /// Looks at its repository, as the budget allows, and notes when that is due again.
     async fn turn(&mut self, app: &App, connection: &Connection, repository: &Repository) {
         let now = app.clock.now();
+        self.looked = now;
         let pace = Connection::path(repository).map(|path| connection.github().pace(&Target::from(path)));
         let pause = match pace {
             Ok(Advice::Wait { until, .. }) => {
@@ -179,6 +222,11 @@ impl Memory {
                 .map(|run| run.id)
                 .filter(|run| self.fresh.contains(run) || !self.read.contains_key(run)),
         );
+        let now = app.clock.now();
+        due.retain(|run| {
+            let heard = app.sources.heard(&repository.forge, *run, now);
+            worth_reading(heard.as_ref(), self.read.get(run).copied(), now)
+        });
         // A look that is repeated goes on where the last one was held up.
         let since = app.clock.now().as_micros().saturating_sub(EVERY.as_micros() as i64 / 2);
         due.retain(|run| !self.repeats || self.read.get(run).is_none_or(|at| at.as_micros() < since));
@@ -230,5 +278,6 @@ fn concerns(app: &App, job: &WorkflowJob) -> bool {
         .runner_name
         .as_ref()
         .is_some_and(|name| farm.index.runner_named.contains_key(&(forge.clone(), name.clone())));
-    (waits || (ours && job.action == "in_progress")) && !labels::serving(app.config(), &job.labels).is_empty()
+    (waits || (ours && job.action == "in_progress"))
+        && !labels::serving(&app.config(), &job.labels).is_empty()
 }

@@ -33,6 +33,13 @@ struct Group {
     newest: Option<(Timestamp, u64)>,
 }
 
+/// A try that is to be repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Failed {
+    id: u64,
+    guid: String,
+}
+
 /// Looks for failed deliveries of the App at a place; answers how many were asked for again.
 ///
 /// A call that fails takes nothing from the others: after an outage there are many, and a look that began anew with each
@@ -48,7 +55,11 @@ pub async fn round(app: &App, connection: &Connection, place: usize) -> Result<u
         |guid: &str| app.core.read().deliveries.contains_key(&delivery::key(connection.forge(), guid));
     let wanted = failed(&deliveries, stored);
     let asked = futures::stream::iter(wanted)
-        .map(async |id| connection.github().redeliver(place, id).await)
+        .map(async |one: Failed| {
+            // Before it is asked for: it may arrive before the answer does.
+            app.sources.ask(delivery::key(connection.forge(), &one.guid), app.clock.now());
+            connection.github().redeliver(place, one.id).await
+        })
         .buffered(AT_ONCE)
         .collect::<Vec<_>>()
         .await;
@@ -99,7 +110,7 @@ async fn back_to(
 }
 
 /// The newest try of each event that no try brought here, oldest first.
-fn failed(deliveries: &[Delivery], stored: impl Fn(&str) -> bool) -> Vec<u64> {
+fn failed(deliveries: &[Delivery], stored: impl Fn(&str) -> bool) -> Vec<Failed> {
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
     for delivery in deliveries.iter().filter(|delivery| EVENTS.contains(&delivery.event.as_str())) {
         let group = groups.entry(&delivery.guid).or_default();
@@ -107,9 +118,10 @@ fn failed(deliveries: &[Delivery], stored: impl Fn(&str) -> bool) -> Vec<u64> {
         group.newest = group.newest.max(Some((delivery.delivered_at, delivery.id)));
     }
     let open = groups.iter().filter(|(guid, group)| !group.taken && !stored(guid));
-    let mut newest: Vec<(Timestamp, u64)> = open.filter_map(|(_, group)| group.newest).collect();
+    let mut newest: Vec<(Timestamp, u64, &str)> =
+        open.filter_map(|(guid, group)| group.newest.map(|(at, id)| (at, id, *guid))).collect();
     newest.sort_unstable();
-    newest.into_iter().map(|(_, id)| id).collect()
+    newest.into_iter().map(|(_, id, guid)| Failed { id, guid: guid.to_owned() }).collect()
 }
 
 #[cfg(test)]
@@ -142,6 +154,8 @@ mod tests {
             delivery(1, "healed", 2, 503),
             Delivery { event: "star".to_owned(), ..delivery(7, "star", 10, 500) },
         ];
-        assert_eq!(failed(&all, |guid| guid == "stored"), [5, 6]);
+        let found = failed(&all, |guid| guid == "stored");
+        let found: Vec<(u64, &str)> = found.iter().map(|one| (one.id, one.guid.as_str())).collect();
+        assert_eq!(found, [(5, "twice"), (6, "late")]);
     }
 }

@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::demand::report;
 use crate::forges::Connection;
 use crate::sealed::Configuration;
+use forgeyard_forges::github::budget::Limit;
 use forgeyard_forges::github::scaleset::ScaleSets;
 use forgeyard_forges::github::{Again, Cause, Deleted, GithubError, Jit, JitRequest, Target, WorkflowRun};
 use forgeyard_model::demand::RunFacts;
@@ -20,6 +21,10 @@ use forgeyard_model::forge::Repository;
 use forgeyard_model::registration::RegistrationState;
 use forgeyard_model::{Explanation, RunnerId};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long is waited for the listener of a scale set that has just been started.
+const SET_FOUND: Duration = Duration::from_secs(2);
 
 impl From<Explanation> for Trouble {
     fn from(reason: Explanation) -> Self {
@@ -30,8 +35,21 @@ impl From<Explanation> for Trouble {
 /// A question that was not answered, or a thing that must be done whatever it takes: it is tried again.
 fn again(error: &GithubError) -> Trouble {
     match error {
-        GithubError::Limited { until, .. } => Trouble::Limited { text: error.to_string(), until: *until },
+        GithubError::Limited { call, limit, until } => {
+            Trouble::Limited { reason: limited(limit).with(call.clone()), until: *until }
+        }
         _ => Trouble::Again(causes(error)),
+    }
+}
+
+/// Why a call waits.
+fn limited(limit: &Limit) -> Explanation {
+    let reason = Explanation::new("forge.limited", limit.to_string());
+    match limit {
+        Limit::Hourly(_) | Limit::Reserve(_) | Limit::Pace => {
+            reason.fix("one more App at the forge adds its limits")
+        }
+        Limit::Told => reason,
     }
 }
 
@@ -168,7 +186,11 @@ impl Door {
             None => Ok(Self::Rest(Arc::clone(connection), connection.target(repository)?)),
             Some(set) => match connection.set(set) {
                 Some(sets) => Ok(Self::Set(sets, set)),
-                None => Err(Trouble::Again(format!("the listener of scale set {set} has not found it yet"))),
+                None => {
+                    let text = format!("the listener of scale set {set} has not found it yet");
+                    let reason = Explanation::new("forge.scale_set_unknown", text);
+                    Err(Trouble::NotYet { reason, pause: SET_FOUND })
+                }
             },
         }
     }

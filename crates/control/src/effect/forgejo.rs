@@ -15,9 +15,19 @@ use forgeyard_model::demand::RunFacts;
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::forge::Repository;
 use forgeyard_model::{DemandId, Explanation, RunnerId};
+use std::time::Duration;
+
+/// How long a forge is left alone that asks for it and does not say how long.
+const ASKED_TO_WAIT: Duration = Duration::from_secs(60);
 
 fn again(error: &ForgejoError) -> Trouble {
-    Trouble::Again(causes(error))
+    match error {
+        ForgejoError::Refused { status: 429, .. } => Trouble::NotYet {
+            reason: Explanation::new("forge.limited", "the forge asks to be left alone").with(causes(error)),
+            pause: ASKED_TO_WAIT,
+        },
+        _ => Trouble::Again(causes(error)),
+    }
 }
 
 /// For what is better given up when a person must change something first.

@@ -1,7 +1,8 @@
 //! Doing what was decided: local effects, from the outbox, at least once.
 //!
 //! Each effect is idempotent by its id. It comes back as an input, in the same way as everything else: done, refused
-//! for good, or troubled and to be tried again after a pause that the engine chooses.
+//! for good, troubled and to be tried again after a pause that the engine chooses, or deferred by a limit of a forge, which is
+//! no failure.
 
 mod forge;
 mod forgejo;
@@ -32,12 +33,19 @@ const FORGES_AT_ONCE: usize = 32;
 pub(crate) enum Trouble {
     /// Trying again may help.
     Again(String),
-    /// A limit of a forge: trying again helps, but not before that time.
+    /// A limit of a forge, or our own pace below it: not before that time. Nothing failed.
     Limited {
-        /// What happened.
-        text: String,
-        /// When it may be tried again.
+        /// Which limit.
+        reason: Explanation,
+        /// When it may be tried.
         until: Timestamp,
+    },
+    /// The same for so long from now.
+    NotYet {
+        /// What is waited for.
+        reason: Explanation,
+        /// How long.
+        pause: Duration,
     },
     /// It never will.
     Never(Explanation),
@@ -52,25 +60,24 @@ impl From<forgeyard_blobs::Error> for Trouble {
 /// Does effects until told to stop.
 pub async fn run(app: App, stop: CancellationToken) {
     let mut at_work: BTreeMap<EffectId, bool> = BTreeMap::new();
-    let mut limited: BTreeMap<EffectId, Timestamp> = BTreeMap::new();
-    let mut tasks: JoinSet<(EffectId, Option<Timestamp>)> = JoinSet::new();
+    let mut tasks: JoinSet<EffectId> = JoinSet::new();
     let mut version = app.core.version();
     loop {
         version.borrow_and_update();
-        let now = app.clock.now();
-        limited.retain(|_, until| *until > now);
-        for (id, effect) in due(&app, &at_work, &limited) {
+        for (id, effect) in due(&app, &at_work) {
             at_work.insert(id, effect.demand().is_some());
             let app = app.clone();
-            tasks.spawn(async move { (id, settle(&app, id, effect).await) });
+            tasks.spawn(async move {
+                settle(&app, id, effect).await;
+                id
+            });
         }
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             Some(done) = tasks.join_next() => match done {
-                Ok((id, until)) => {
+                Ok(id) => {
                     at_work.remove(&id);
-                    limited.extend(until.map(|until| (id, until)));
                 }
                 Err(error) => {
                     // A panic in one effect must not stop the others; its own turn comes again.
@@ -85,11 +92,7 @@ pub async fn run(app: App, stop: CancellationToken) {
     }
 }
 
-fn due(
-    app: &App,
-    at_work: &BTreeMap<EffectId, bool>,
-    limited: &BTreeMap<EffectId, Timestamp>,
-) -> Vec<(EffectId, Effect)> {
+fn due(app: &App, at_work: &BTreeMap<EffectId, bool>) -> Vec<(EffectId, Effect)> {
     let now = app.clock.now();
     let forges = at_work.values().filter(|forge| **forge).count();
     let mut room = [AT_ONCE.saturating_sub(at_work.len() - forges), FORGES_AT_ONCE.saturating_sub(forges)];
@@ -97,7 +100,6 @@ fn due(
     let pending = farm.index.outbox.iter().filter_map(|id| farm.effects.get(id));
     pending
         .filter(|effect| effect.not_before <= now && !at_work.contains_key(&effect.id))
-        .filter(|effect| !limited.contains_key(&effect.id))
         // Environments are made by their own service, which fetches the work itself.
         .filter(|effect| !matches!(effect.effect, Effect::MakeEnvironment { .. }))
         .filter(|effect| {
@@ -110,17 +112,20 @@ fn due(
         .collect()
 }
 
-/// Does one effect. Answers until when it must rest, when a limit says so.
-async fn settle(app: &App, id: EffectId, effect: Effect) -> Option<Timestamp> {
+/// Does one effect.
+async fn settle(app: &App, id: EffectId, effect: Effect) {
     let outcome = match effect {
         Effect::FetchSource { pipeline } => source::fetch(app, pipeline).await,
         Effect::ReadPlan { artifact, .. } => plan::read(app, artifact).await,
         Effect::InspectPackage { artifact, .. } => inspect::inspect(app, artifact).await,
         Effect::Promote { pipeline, channel } => promote::promote(app, pipeline, &channel).await,
-        Effect::MakeEnvironment { .. } => return None,
+        Effect::MakeEnvironment { .. } => return,
         effect => forge::run(app, effect).await,
     };
-    let mut rest = None;
+    let deferred = |until, reason: Explanation| {
+        tracing::info!(effect = %id, %until, reason = %reason, "a limit of a forge holds an effect");
+        Input::EffectDeferred { effect: id, until, reason }
+    };
     let input = match outcome {
         Ok(result) => Input::EffectSettled { effect: id, result: Box::new(result) },
         Err(Trouble::Never(reason)) => {
@@ -131,18 +136,14 @@ async fn settle(app: &App, id: EffectId, effect: Effect) -> Option<Timestamp> {
             tracing::warn!(effect = %id, %trouble, "an effect did not come out");
             Input::EffectTroubled { effect: id, trouble }
         }
-        Err(Trouble::Limited { text, until }) => {
-            tracing::info!(effect = %id, %text, "a limit of a forge holds an effect");
-            rest = Some(until);
-            Input::EffectTroubled { effect: id, trouble: text }
-        }
+        Err(Trouble::Limited { reason, until }) => deferred(until, reason),
+        Err(Trouble::NotYet { reason, pause }) => deferred(app.clock.now().plus(pause), reason),
     };
     if let Err(error) = app.core.give(input, farm()).await {
         // It stays in the outbox; without the pause a farm whose database is away would spin.
         tracing::warn!(effect = %id, %error, "the result of an effect was not taken");
         app.clock.sleep(Duration::from_secs(1)).await;
     }
-    rest
 }
 
 /// Removes sealed configurations that nobody waits for: those of machines that are gone, or that use theirs already.

@@ -27,7 +27,8 @@ fn trouble(error: GitError) -> Trouble {
 pub(super) async fn fetch(app: &App, id: PipelineId) -> Result<EffectResult, Trouble> {
     let pipeline = app.core.read().pipelines.get(&id).cloned().ok_or_else(|| gone(id))?;
     let event = &pipeline.event;
-    let repository = app.config().repository(&event.repository.forge, event.repository.id);
+    let config = app.config();
+    let repository = config.repository(&event.repository.forge, event.repository.id);
     let repository = repository.ok_or_else(|| gone(&event.repository.name))?;
     let request = FetchRequest::for_event(event, repository).map_err(trouble)?;
     let fetched = app.git.fetch(&request).await.map_err(trouble)?;

@@ -12,6 +12,7 @@ use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::people::{JudgeRequest, TermsRequest, TermsView};
+use forgeyard_engine::approvals::with_acceptances;
 use forgeyard_model::approval::{HeadApproval, Way};
 use forgeyard_model::forge::{Person, Repository};
 use forgeyard_model::input::Input;
@@ -139,16 +140,19 @@ async fn refuse_pipeline(
 
 /// What terms there are, and what the caller accepted.
 pub(crate) fn terms_of(app: &App, caller: &Caller) -> TermsView {
-    let access = &app.config().access;
+    let config = app.config();
+    let access = &config.access;
     let person = match caller.principal.kind {
-        PrincipalKind::Person { id } => Some(Person { id, login: caller.principal.name.clone() }),
+        PrincipalKind::Person { id, ref forge } => access
+            .forge_of(forge.as_ref())
+            .map(|forge| (forge, Person { id, login: caller.principal.name.clone() })),
         _ => None,
     };
-    let accepted = person.as_ref().map_or(0, |person| {
-        let here = app.core.read().acceptances.get(&person.id).map_or(0, |row| row.version);
-        here.max(access.terms_accepted.get(&person.id).copied().unwrap_or(0))
-    });
-    TermsView { version: access.terms_version, url: access.terms_url.clone(), person, accepted }
+    let accepted = person
+        .as_ref()
+        .map_or(0, |(forge, person)| with_acceptances(access, &app.core.read()).accepted(forge, person.id));
+    let (forge, person) = person.unzip();
+    TermsView { version: access.terms_version, url: access.terms_url.clone(), person, forge, accepted }
 }
 
 async fn terms(State(app): State<App>, Member(caller): Member) -> Json<TermsView> {
@@ -162,17 +166,24 @@ async fn accept(State(app): State<App>, Member(caller): Member, Json(request): J
 
 /// Records that terms were accepted: by the person itself, or by an admin who holds their word in writing.
 pub(super) async fn accept_terms(app: &App, caller: &Caller, request: TermsRequest) -> Result<(), HttpError> {
-    let person = match (&caller.principal.kind, request.person) {
-        (PrincipalKind::Person { id }, None) => Person { id: *id, login: caller.principal.name.clone() },
-        (PrincipalKind::Person { id }, Some(other)) if *id == other => {
-            Person { id: other, login: caller.principal.name.clone() }
+    let config = app.config();
+    let asked = request.person.zip(config.access.forge_of(request.forge.as_ref()));
+    let own = match &caller.principal.kind {
+        PrincipalKind::Person { id, forge } => Some(*id).zip(config.access.forge_of(forge.as_ref())),
+        _ => None,
+    };
+    let (forge, person) = match (own, asked) {
+        // A number that is the caller's own at another forge is somebody else.
+        (Some((id, forge)), None) => (forge, Person { id, login: caller.principal.name.clone() }),
+        (own, Some((id, forge))) if own.as_ref() == Some(&(id, forge.clone())) => {
+            (forge, Person { id, login: caller.principal.name.clone() })
         }
-        (_, Some(other)) => {
+        (_, Some((id, forge))) => {
             caller.need(Role::Admin)?;
-            let login = app.config().access.logins.get(&other).cloned();
-            Person { id: other, login: login.unwrap_or_else(|| "unknown".to_owned()) }
+            let login = config.access.login(&forge, id).cloned();
+            (forge, Person { id, login: login.unwrap_or_else(|| "unknown".to_owned()) })
         }
-        (_, None) => {
+        (None, None) => {
             let text = format!(
                 "the token `{}` speaks for nobody at a forge, so it cannot accept terms",
                 caller.principal.name
@@ -184,7 +195,7 @@ pub(super) async fn accept_terms(app: &App, caller: &Caller, request: TermsReque
         }
     };
     let how = if request.how == Way::CheckRun { Way::Api } else { request.how };
-    let input = Input::TermsAccepted { person, version: request.version, how };
+    let input = Input::TermsAccepted { person, forge: Some(forge), version: request.version, how };
     app.core.give(input, caller.principal.clone()).await?;
     Ok(())
 }

@@ -136,7 +136,7 @@ async fn job(State(app): State<App>, Member(caller): Member, Path(id): Path<JobI
 async fn why(State(app): State<App>, Member(caller): Member, Path(id): Path<JobId>) -> Answer<Why> {
     need_of_job(&app, &caller, id, Role::Viewer)?;
     let farm = app.core.read();
-    Ok(Json(views::why(&views::foresee(&app, &farm), id)?))
+    Ok(Json(views::why(&views::foresee(&app, &app.config(), &farm), id)?))
 }
 
 #[derive(Deserialize)]
@@ -380,7 +380,7 @@ async fn environment_result(
 
 async fn queue(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let mut rows = views::queue(&views::foresee(&app, &farm), LIST);
+    let mut rows = views::queue(&views::foresee(&app, &app.config(), &farm), LIST);
     rows.retain(|row| caller.sees(row.repository_id));
     Ok(Json(json!(rows)))
 }
@@ -398,7 +398,7 @@ async fn demand(
     Path(id): Path<forgeyard_model::DemandId>,
 ) -> Answer<DemandView> {
     let farm = app.core.read();
-    let view = views::demand(&views::foresee(&app, &farm), id)?;
+    let view = views::demand(&views::foresee(&app, &app.config(), &farm), id)?;
     caller.need_in(view.demand.repository.id, Role::Viewer)?;
     Ok(Json(view))
 }
@@ -436,7 +436,7 @@ async fn usage(State(app): State<App>, _: Caller, Query(query): Query<UsageQuery
 }
 
 async fn month_usage(State(app): State<App>, _: Caller) -> Answer<MonthUsage> {
-    Ok(Json(crate::usage::month(&app.core.read(), app.config(), app.clock.now())))
+    Ok(Json(crate::usage::month(&app.core.read(), &app.config(), app.clock.now())))
 }
 
 async fn explain_access(
@@ -451,11 +451,12 @@ async fn explain_access(
 /// What the gate would say, with the terms that were accepted at the farm itself.
 pub fn ask_gate(app: &App, question: &AccessQuestion) -> AccessAnswer {
     let farm = app.core.read();
-    match with_acceptances(&app.config().access, &farm) {
-        std::borrow::Cow::Borrowed(_) => answer(app.config(), question),
+    let config = app.config();
+    match with_acceptances(&config.access, &farm) {
+        std::borrow::Cow::Borrowed(_) => answer(&config, question),
         std::borrow::Cow::Owned(access) => {
             drop(farm);
-            let config = forgeyard_model::config::FarmConfig { access, ..app.config().clone() };
+            let config = forgeyard_model::config::FarmConfig { access, ..(*config).clone() };
             answer(&config, question)
         }
     }
@@ -465,10 +466,12 @@ pub fn ask_gate(app: &App, question: &AccessQuestion) -> AccessAnswer {
 pub fn answer(config: &forgeyard_model::config::FarmConfig, question: &AccessQuestion) -> AccessAnswer {
     let known = config.repositories.iter().find(|repository| repository.id == question.repository);
     let access = &config.access;
-    let login = access.logins.get(&question.person).cloned().unwrap_or_else(|| "unknown".to_owned());
-    let person = Person { id: question.person, login };
-    let role =
-        known.and_then(|known| gate::standing::in_repository(access, known, person.id, &BTreeMap::new()));
+    // The question is about somebody of the forge of the repository.
+    let login = known.and_then(|known| access.login(&known.forge, question.person)).cloned();
+    let person = Person { id: question.person, login: login.unwrap_or_else(|| "unknown".to_owned()) };
+    let role = known.and_then(|known| {
+        gate::standing::in_repository(access, known, &known.forge, person.id, &BTreeMap::new())
+    });
     let approval = match known {
         None => ApprovalAnswer {
             may: false,
@@ -478,7 +481,8 @@ pub fn answer(config: &forgeyard_model::config::FarmConfig, question: &AccessQue
         Some(known) => {
             let repository =
                 Repository { forge: known.forge.clone(), id: known.id, name: known.name.clone() };
-            match gate::may_approve(&repository, Some(known), &question.resource, access, &person, None) {
+            let asked = (&person, &known.forge);
+            match gate::may_approve(&repository, Some(known), &question.resource, access, asked, None) {
                 Ok(rules) => ApprovalAnswer {
                     may: true,
                     evidence: rules
@@ -528,7 +532,10 @@ pub fn ask(
     };
     let person = Person {
         id: question.person,
-        login: config.access.logins.get(&question.person).cloned().unwrap_or_else(|| "unknown".to_owned()),
+        login: repository
+            .and_then(|known| config.access.login(&known.forge, question.person))
+            .cloned()
+            .unwrap_or_else(|| "unknown".to_owned()),
     };
     let name = repository.map_or_else(|| "unknown".to_owned(), |repository| repository.name.clone());
     let forge = repository.map(|repository| repository.forge.clone());

@@ -28,7 +28,7 @@ async fn pools(State(app): State<App>, _: Caller) -> Json<Vec<PoolView>> {
     let (config, now) = (app.config(), app.clock.now());
     let farm = app.core.read();
     let mut all: Vec<PoolView> =
-        config.pools.iter().map(|pool| views::pools::pool(&farm, config, pool, now)).collect();
+        config.pools.iter().map(|pool| views::pools::pool(&farm, &config, pool, now)).collect();
     all.iter_mut().for_each(|pool| pool.history.clear());
     Json(all)
 }
@@ -40,7 +40,7 @@ async fn pool(
 ) -> Result<Json<PoolView>, HttpError> {
     let config = app.config();
     let pool = config.pool(&name).ok_or_else(|| error::missing("pool", &name))?;
-    Ok(Json(views::pools::pool(&app.core.read(), config, pool, app.clock.now())))
+    Ok(Json(views::pools::pool(&app.core.read(), &config, pool, app.clock.now())))
 }
 
 async fn drain(

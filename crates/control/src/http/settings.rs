@@ -8,6 +8,7 @@ use crate::history;
 use axum::extract::{Path, State};
 use axum::{Json, routing};
 use forgeyard_api::people::{ConfigVersionView, ConfigView, RepositoryView, TokenView};
+use forgeyard_api::rules::{Reloaded, RulesView};
 use forgeyard_model::PrincipalId;
 use forgeyard_model::approval::ConfigVersion;
 use forgeyard_model::input::Input;
@@ -19,6 +20,8 @@ pub fn routes() -> Routes {
     use routing::{get, post};
     Routes::new()
         .route("/api/v1/config", get(config))
+        .route("/api/v1/config/rules", get(rules))
+        .route("/api/v1/config/reload", post(reload))
         .route("/api/v1/config/history", get(history))
         .route("/api/v1/config/history/{number}", get(version))
         .route("/api/v1/tokens", get(tokens))
@@ -44,6 +47,16 @@ async fn config(State(app): State<App>, _: Caller) -> Json<ConfigView> {
         repositories: repositories.collect(),
         max_running: config.max_running,
     })
+}
+
+async fn rules(State(app): State<App>, caller: Caller) -> Result<Json<RulesView>, HttpError> {
+    caller.need(Role::Operator)?;
+    Ok(Json(crate::rules::view(&app)))
+}
+
+async fn reload(State(app): State<App>, caller: Caller) -> Result<Json<Reloaded>, HttpError> {
+    caller.need(Role::Operator)?;
+    Ok(Json(crate::rules::reload(&app, caller.principal.clone(), "`forgeyard config reload`").await?))
 }
 
 /// The texts name people and addresses, so they are for whoever runs the farm.
@@ -73,6 +86,7 @@ pub(crate) fn view(row: &ConfigVersion, whole: bool) -> ConfigVersionView {
         digest: row.digest,
         at: row.at,
         by: row.by.clone(),
+        changes: row.changes.clone(),
         repeats: row.repeats,
         text: whole.then(|| history::text(row)),
     }

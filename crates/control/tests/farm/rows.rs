@@ -274,7 +274,7 @@ pub fn events() -> Vec<EventRecord> {
         event(
             4,
             ago(300),
-            by("lena-k", PrincipalKind::Person { id: 7_340_033 }),
+            by("lena-k", PrincipalKind::Person { id: 7_340_033, forge: Some(name("github")) }),
             "PipelineStarted",
             &view.pipeline.id.to_string(),
             None,
@@ -366,7 +366,7 @@ pub fn deliveries() -> Vec<Delivery> {
 pub fn access() -> Access {
     let grant = |rule: &str, id, repository: &str, events: &[EventClass]| Grant {
         id: rule.to_owned(),
-        repository: GrantRepository { id, name: repository.to_owned() },
+        repository: GrantRepository { forge: None, id, name: repository.to_owned() },
         resources: ["cpu".to_owned(), "gpu".to_owned()].into(),
         events: events.iter().copied().collect(),
         users: [7_340_033].into(),
@@ -385,7 +385,7 @@ pub fn access() -> Access {
                 &[EventClass::Push, EventClass::PullRequest],
             ),
             Grant {
-                users: [].into(),
+                users: Default::default(),
                 lists: [].into(),
                 roles: [].into(),
                 isolation: Some(Isolation::Vm),
@@ -395,9 +395,9 @@ pub fn access() -> Access {
             grant("imported-17", None, "old/name", &[EventClass::Push]),
         ],
         lists: BTreeMap::from([("maintainers".to_owned(), [7_340_033, 99_120].into())]),
-        logins: BTreeMap::from([(7_340_033, "lena-k".to_owned()), (99_120, "omar".to_owned())]),
+        logins: BTreeMap::from([(7_340_033.into(), "lena-k".to_owned()), (99_120.into(), "omar".to_owned())]),
         terms_version: 2,
-        terms_accepted: BTreeMap::from([(7_340_033, 2), (99_120, 1)]),
+        terms_accepted: BTreeMap::from([(7_340_033.into(), 2), (99_120.into(), 1)]),
         notes: vec!["users.yml line 12: no numeric id for `old-account`".to_owned()],
         ..Access::default()
     }
@@ -565,6 +565,7 @@ pub fn answered(decision: Decision) -> AccessAnswer {
 /// Terms of service that somebody accepted in an older version.
 pub fn terms(login: &str) -> TermsView {
     TermsView {
+        forge: None,
         version: 2,
         url: Some("https://farm.example/terms".to_owned()),
         person: Some(forgeyard_model::forge::Person { id: 55_001, login: login.to_owned() }),
@@ -659,6 +660,11 @@ pub fn versions(by: &str) -> Vec<ConfigVersionView> {
         at: ago(seconds),
         by: by.to_owned(),
         repeats: (number == 3).then_some(1),
+        changes: if number == 2 {
+            vec!["access.grants `kestrel-main` changed".to_owned(), format!("farm: \"forge\" → \"{by}\"")]
+        } else {
+            Vec::new()
+        },
         text: Some(text.to_owned()),
     };
     let first = "{\n  \"access\": {\n    \"grants\": [\n      {\n        \"id\": \"kestrel-main\",\n        \"users\": [7340033]\n      }\n    ]\n  },\n  \"farm\": \"forge\"\n}";

@@ -92,7 +92,10 @@ async fn button_of_a_check_run_lets_a_fork_run_when_a_maintainer_presses_it_and_
     assert!(summary.contains("Approved") && told.fields["actions"] == serde_json::json!([]), "{told:?}");
     let events = world.plane.client.events(Some(&demand.id.to_string())).await.unwrap();
     let event = events.iter().find(|event| event.name == "HeadApproved").unwrap();
-    assert_eq!(event.by.kind, PrincipalKind::Person { id: world.person.id });
+    assert_eq!(
+        event.by.kind,
+        PrincipalKind::Person { id: world.person.id, forge: Some("github".parse().unwrap()) }
+    );
     assert!(event.note.as_ref().unwrap().contains("through the check run"), "{event:?}");
     world.plane.stop().await;
 }
@@ -183,7 +186,8 @@ async fn terms_are_accepted_by_a_person_and_by_version() {
     let demand = world.until(jobs[0], "held").await;
     assert_eq!(demand.reason().unwrap().code, "gate.terms_not_accepted");
     let client = &world.plane.client;
-    let request = |version, person| forgeyard_api::people::TermsRequest { version, person, how: Way::Cli };
+    let request =
+        |version, person| forgeyard_api::people::TermsRequest { version, person, forge: None, how: Way::Cli };
     assert_eq!(refused(client.accept_terms(&request(2, None)).await).code, "terms.nobody");
     assert_eq!(
         refused(client.accept_terms(&request(1, Some(world.person.id))).await).code,

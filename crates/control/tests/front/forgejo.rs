@@ -23,6 +23,7 @@ async fn a_job_of_a_forgejo_gets_a_machine_that_takes_it_and_no_other() {
     config.repositories[0].forge = forge.clone();
     config.repositories[0].id = 4711;
     config.repositories[0].name = "lab/solver".to_owned();
+    config.access.forge = Some(forge.clone());
     let grant = &mut config.access.grants[0];
     grant.repository.id = Some(4711);
     grant.users = [ada.id].into();

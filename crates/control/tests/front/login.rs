@@ -1,8 +1,10 @@
 //! Signing in by the *simulated* GitHub: who somebody is, and what that opens.
 
-use crate::world::{Plan, World};
+use crate::world::{Plan, World, login};
+use forgeyard_forges::twin::{Setup, Twin};
 use forgeyard_model::access::Member;
 use forgeyard_model::principal::{PrincipalKind, Role};
+use forgeyard_model::who::ForgeId;
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
 use std::collections::BTreeMap;
@@ -49,11 +51,20 @@ impl Browser {
 
     /// Begins, and lets the forge send the browser back: the address of the callback.
     async fn at_the_forge(&mut self) -> String {
-        let begun = self.open("/login/forge/github?next=%2Fqueue").await;
+        self.at("github").await
+    }
+
+    async fn at(&mut self, forge: &str) -> String {
+        let begun = self.open(&format!("/login/forge/{forge}?next=%2Fqueue")).await;
         assert_eq!(begun.status, 303, "{}", begun.text);
         let forge = self.open(&begun.to).await;
         assert_eq!(forge.status, 302, "{}", forge.text);
         forge.to
+    }
+
+    async fn sign_in_with(&mut self, forge: &str) -> Shown {
+        let callback = self.at(forge).await;
+        self.open(&callback).await
     }
 
     async fn sign_in(&mut self) -> Shown {
@@ -108,7 +119,10 @@ async fn person_signs_in_with_the_forge_and_may_what_the_access_file_says_where_
     );
     let session =
         world.plane.app.core.read().tokens.values().find(|row| row.expires_at.is_some()).cloned().unwrap();
-    assert_eq!(session.principal.kind, PrincipalKind::Person { id: world.person.id });
+    assert_eq!(
+        session.principal.kind,
+        PrincipalKind::Person { id: world.person.id, forge: Some("github".parse().unwrap()) }
+    );
     // The whole farm is not this person's.
     assert_eq!(browser.open("/audit").await.status, 403);
 
@@ -234,5 +248,69 @@ async fn login_that_changed_hands_opens_nothing_and_a_renamed_person_stays_who_t
     let mut browser = Browser::new(&world);
     assert_eq!(browser.sign_in().await.status, 200);
     assert!(browser.open("/queue").await.text.contains("renamed"));
+    world.plane.stop().await;
+}
+
+/// Two forges with one number: who signs in with the one is nobody whom the rules of the other name.
+#[tokio::test(flavor = "multi_thread")]
+async fn people_of_two_forges_sign_in_and_one_number_is_two_people() {
+    let other = Twin::start(Setup::default()).await.unwrap();
+    // The same things in the same order have the same numbers.
+    let (app, namesake) = other.with(|state| {
+        let org = state.add_organization("conda");
+        state.add_repository("conda/feedstock");
+        let app = state.add_app(org, "forgeyard", None, crate::plane::webhook_secret());
+        (app, state.add_user("maintainer"))
+    });
+    let world = World::with(Plan {
+        members: Some(Box::new(|person, _| vec![member(Role::Admin, person, None)])),
+        logins: vec![("ghes".parse().unwrap(), login(&other, app))],
+        ..Plan::default()
+    })
+    .await;
+    assert_eq!(namesake.id, world.person.id);
+    other.with(|state| state.sign_in(Some(namesake.id)));
+    world.twin.with(|state| state.sign_in(Some(world.person.id)));
+    let page = Browser::new(&world).open("/login").await.text;
+    assert!(page.contains("Sign in with ghes") && page.contains("Sign in with github"), "{page}");
+
+    let mut browser = Browser::new(&world);
+    let shown = browser.sign_in_with("ghes").await;
+    assert!(shown.status == 403 && shown.text.contains("login.nobody"), "{}", shown.text);
+    assert!(shown.text.contains(&format!("ghes:{}", namesake.id)), "{}", shown.text);
+    let mut own = Browser::new(&world);
+    assert_eq!(own.sign_in().await.status, 200);
+    assert_eq!(own.open("/audit").await.status, 200);
+
+    // Named with the forge, the namesake may what that rule says, and is another principal.
+    let ghes = "ghes".parse().unwrap();
+    world.rules.change(|config| {
+        let mut rule = member(Role::Viewer, 0, None);
+        (rule.id, rule.users) = ("ghes".to_owned(), [ForgeId::at(&ghes, namesake.id)].into());
+        config.access.members.push(rule);
+        config.access.terms_version = 1;
+    });
+    world.plane.client.reload_config().await.unwrap();
+    let mut browser = Browser::new(&world);
+    assert_eq!(browser.sign_in_with("ghes").await.status, 200);
+    let page = browser.open("/queue").await.text;
+    assert!(page.contains("viewer"), "{page}");
+    let sessions: std::collections::BTreeSet<_> = {
+        let farm = world.plane.app.core.read();
+        let people = farm.tokens.values().filter(|row| row.expires_at.is_some());
+        people.map(|row| row.principal.id).collect()
+    };
+    assert_eq!(sessions.len(), 2);
+    // The terms that one accepts are not accepted by the other.
+    let terms = browser.open("/terms").await.text;
+    let request = browser
+        .http
+        .post(format!("{}/terms", world.plane.url))
+        .header("content-type", "application/x-www-form-urlencoded")
+        .body(format!("csrf={}&version=1", csrf(&terms)));
+    let answer = browser.send(request).await;
+    assert_eq!(answer.status, 303, "{}", answer.text);
+    let accepted: Vec<_> = world.plane.app.core.read().acceptances.keys().cloned().collect();
+    assert_eq!(accepted, [ForgeId::at(&ghes, namesake.id)]);
     world.plane.stop().await;
 }

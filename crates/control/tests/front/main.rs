@@ -14,6 +14,7 @@ mod approve;
 mod forgejo;
 mod login;
 mod refused;
+mod rules;
 mod runner;
 mod sources;
 mod told;

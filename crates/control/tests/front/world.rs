@@ -3,6 +3,7 @@
 use crate::plane::agent::Agent;
 use crate::plane::site::Site;
 use crate::plane::{Plane, Setup, eventually, webhook_secret};
+use crate::rules::Files;
 use forgeyard_api::agent::RunnerTook;
 use forgeyard_api::client::ClientError;
 use forgeyard_control::clock::Clock;
@@ -17,7 +18,7 @@ use forgeyard_model::resources::RunnerOffer;
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::DesiredRunner;
 use forgeyard_model::verdict::{ExitFacts, StepFacts};
-use forgeyard_model::{RunnerId, Secret, Timestamp};
+use forgeyard_model::{ForgeName, RunnerId, Secret, Timestamp};
 use forgeyard_testkit::build::name;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) labels: Vec<String>,
     /// Version of the terms of service; 0 = none.
     pub(crate) terms: u32,
+    /// Further forges that people sign in with.
+    pub(crate) logins: Vec<(ForgeName, LoginApp)>,
     /// Rules on what people may do in the farm, given the ids of the person and of the repository.
     pub(crate) members: Option<Members>,
 }
@@ -57,6 +60,8 @@ pub(crate) struct World {
     pub(crate) plane: Plane,
     pub(crate) setup: Setup,
     pub(crate) site: Site,
+    /// What the files of the farm say, where a test changes them.
+    pub(crate) rules: Arc<Files>,
     served: BTreeSet<RunnerId>,
 }
 
@@ -84,7 +89,7 @@ impl World {
         if let Some(rules) = &plan.members {
             config.access.members = rules(person.id, repository);
             for rule in &mut config.access.members {
-                if rule.users.remove(&0) {
+                if rule.users.remove(0) {
                     rule.users.insert(reader.id);
                 }
             }
@@ -111,8 +116,10 @@ impl World {
                 runner_group: 1,
                 scale_sets: plan.scale_sets,
             }])
-            .with_logins([(name("github"), login(&twin, app))]);
+            .with_logins([(name("github"), login(&twin, app))].into_iter().chain(plan.logins));
         }
+        let rules = Files::new(setup.config.clone());
+        setup.rules = Some(Arc::clone(&rules) as _);
         let plane = setup.start().await;
         if !plan.silent {
             let url = format!("{}/webhooks/github", plane.url);
@@ -122,8 +129,19 @@ impl World {
             });
         }
         let site = Site::join(&plane).await;
-        let world =
-            Self { twin, org, repository, app, person, reader, plane, setup, site, served: BTreeSet::new() };
+        let world = Self {
+            twin,
+            org,
+            repository,
+            app,
+            person,
+            reader,
+            plane,
+            setup,
+            site,
+            rules,
+            served: BTreeSet::new(),
+        };
         if !plan.unconnected {
             // The first poll is none of what tests count.
             eventually("the first poll is over", || async {
@@ -142,12 +160,13 @@ impl World {
 
     /// The same; something happens at GitHub meanwhile.
     pub(crate) async fn restart_after(self, between: impl FnOnce(&Twin)) -> Self {
-        let Self { twin, org, repository, app, person, reader, plane, mut setup, mut site, served } = self;
+        let Self { twin, org, repository, app, person, reader, plane, mut setup, mut site, rules, served } =
+            self;
         plane.stop().await;
         between(&twin);
         let plane = setup.start().await;
         site.turn().await;
-        Self { twin, org, repository, app, person, reader, plane, setup, site, served }
+        Self { twin, org, repository, app, person, reader, plane, setup, site, rules, served }
     }
 
     pub(crate) fn job(&self, name: &str) -> JobSpec {
@@ -293,11 +312,11 @@ impl World {
 }
 
 /// The App as people sign in with it.
-fn login(twin: &Twin, app: u64) -> LoginApp {
+pub(crate) fn login(twin: &Twin, app: u64) -> LoginApp {
     let (client_id, client_secret) =
         twin.with(|state| (state.app(app).unwrap().client_id.clone(), state.client_secret(app)));
     let endpoint = Endpoint::at(twin.base(), &twin.api_url()).unwrap();
-    LoginApp { endpoint, client_id, client_secret, http: HttpOptions::default() }
+    LoginApp { kind: Default::default(), endpoint, client_id, client_secret, http: HttpOptions::default() }
 }
 
 fn github(twin: &Twin, app: u64) -> Github {

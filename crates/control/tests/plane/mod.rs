@@ -26,6 +26,7 @@ use forgeyard_blobs::DiskStore;
 use forgeyard_control::app::App;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::Connections;
+use forgeyard_control::rules::RuleSource;
 use forgeyard_control::serve::{self, Options};
 use forgeyard_db::Store;
 use forgeyard_formats::webhook::{self, compose::Signed};
@@ -56,6 +57,7 @@ pub struct Setup {
     pub address: SocketAddr,
     pub forges: Connections,
     pub clock: Clock,
+    pub rules: Option<Arc<dyn RuleSource>>,
 }
 
 impl Setup {
@@ -69,6 +71,7 @@ impl Setup {
             address: "127.0.0.1:0".parse().unwrap(),
             forges: Connections::default(),
             clock: Clock::system(),
+            rules: None,
         }
     }
 
@@ -131,6 +134,7 @@ impl Setup {
             local: None,
             forges: self.forges.clone(),
             webhook_secret: Some(webhook_secret()),
+            rules: self.rules.clone(),
             started_by: "tests".to_owned(),
             artifact_limit: 8 << 20,
             clock: self.clock.clone(),

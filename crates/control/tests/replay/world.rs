@@ -136,6 +136,8 @@ impl Plane {
             artifact_limit: 1 << 20,
             stop: stop.clone(),
             logins: Arc::default(),
+            sources: Arc::default(),
+            rules: Arc::new(forgeyard_control::rules::Rules::new(None)),
         };
         serve::work(&app, &stop);
         let router = http::router(app.clone());
@@ -262,7 +264,7 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
         .iter()
         .map(|(id, full_name)| Grant {
             id: format!("grant-{id}"),
-            repository: GrantRepository { id: Some(*id), name: full_name.clone() },
+            repository: GrantRepository { forge: None, id: Some(*id), name: full_name.clone() },
             resources: Kind::ALL.map(|kind| kind.name().to_owned()).into(),
             events: [EventClass::Push, EventClass::Rerun].into(),
             users: people.iter().map(|person| person.id).collect(),

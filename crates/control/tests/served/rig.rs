@@ -63,6 +63,7 @@ impl Rig {
             local: None,
             forges: Default::default(),
             webhook_secret: None,
+            rules: None,
             started_by: "tests".to_owned(),
             artifact_limit: 1 << 20,
             clock,

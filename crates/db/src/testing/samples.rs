@@ -108,7 +108,7 @@ impl Samples {
                 PrincipalKind::Site,
                 PrincipalKind::Agent,
                 PrincipalKind::Token { role: Role::Operator },
-                PrincipalKind::Person { id: 4711 },
+                PrincipalKind::Person { id: 4711, forge: None },
             ],
         );
         Principal { id: self.id(), name: "someone".to_owned(), kind }
@@ -531,6 +531,7 @@ impl Samples {
             tries: 2,
             not_before: self.at(),
             trouble: Some(AWKWARD.to_owned()),
+            waits: Some(forgeyard_model::Explanation::new("forge.limited", AWKWARD)),
             done_at: None,
             generation: 1,
         }

@@ -22,8 +22,13 @@ async fn journal_reads_back_in_order_from_any_position(
         Input::DeliveryRead {
             guid: "g".to_owned(),
             meaning: Ok(Meaning::PullRequestClosed { repository, number: 1 }),
+            asked: false,
         },
-        Input::DeliveryRead { guid: "g".to_owned(), meaning: Err(Explanation::new("code", AWKWARD)) },
+        Input::DeliveryRead {
+            guid: "g".to_owned(),
+            meaning: Err(Explanation::new("code", AWKWARD)),
+            asked: false,
+        },
         Input::CancelJob { job: farm.samples.id() },
     ];
     let mut written = Vec::new();

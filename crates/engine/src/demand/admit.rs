@@ -40,7 +40,12 @@ fn key(demand: &Demand) -> String {
     format!("run/{}", demand.lookups)
 }
 
-fn of_run(tx: &Tx<'_>, run: &RunOf) -> Vec<Demand> {
+/// The effect that last asked for the run of a demand, if it was this one that asked.
+pub(crate) fn question(demand: &Demand) -> EffectId {
+    EffectId::derive(demand.id, &key(demand))
+}
+
+pub(crate) fn of_run(tx: &Tx<'_>, run: &RunOf) -> Vec<Demand> {
     let all = tx.farm().demands_of_run(&run.repository.forge, run.run);
     all.filter(|demand| demand.run_attempt == run.attempt && demand.repository.id == run.repository.id)
         .cloned()
@@ -64,8 +69,7 @@ pub(crate) fn look_up(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
         return decide(tx, id);
     }
     let asked = siblings.iter().any(|sibling| {
-        let effect = EffectId::derive(sibling.id, &key(sibling));
-        tx.farm().effects.get(&effect).is_some_and(|effect| effect.done_at.is_none())
+        tx.farm().effects.get(&question(sibling)).is_some_and(|effect| effect.done_at.is_none())
     });
     if !asked {
         demand.lookups = demand.lookups.saturating_add(1);

@@ -5,7 +5,7 @@
 //! runner took what it was not meant for. A demand that is owed a runner always has a launch that is not over; when one
 //! ends without having served, it is tried again after a pause, and after several the demand is parked.
 
-use super::{admit, registration, time};
+use super::{admit, limits, registration, time};
 use crate::deliveries::blank_job;
 use crate::lifecycle::{DemandEvent, JobEvent};
 use crate::tx::Tx;
@@ -226,6 +226,16 @@ pub(crate) fn concluded(
         let outcome = verdict.outcome;
         return tx.move_job(job, JobEvent::JobEnded, JobState::Ended { outcome }, Some(verdict.cause));
     };
+    if job.cancel_requested_at.is_none() && verdict.class.as_deref() == Some(limits::LIMITED) {
+        let (until, reason) = limits::launch_waits(tx.farm(), &demand, tx.now());
+        let note = reason.message.clone();
+        job.waiting = Some(reason);
+        tx.move_job(job, JobEvent::JobRetried, JobState::Held(Hold::Retry { until }), Some(note))?;
+        return match demand.state {
+            DemandState::Launching => tx.move_demand(demand, DemandEvent::DemandWanted, DemandState::Wanted),
+            _ => Ok(()),
+        };
+    }
     let again = match (job.cancel_requested_at, &verdict) {
         (Some(_), _) => None,
         // A machine that came and went without taking the job is lost, however well it ended.

@@ -6,6 +6,7 @@
 //! - [`labels`]: which pools serve a job;
 //! - [`admit`]: whose work it is, and what the gate says;
 //! - [`launch`]: the job of ours that brings it a runner, and what becomes of that;
+//! - [`limits`]: waits for what a forge allows, which are no failures;
 //! - [`registration`]: what the machine is at the forge, from its configuration to being forgotten;
 //! - [`taken`]: what a runner really took, and how launches change hands then;
 //! - [`time`]: pauses that end, jobs that nobody has spoken of for long, runners that wait in vain.
@@ -13,6 +14,7 @@
 pub mod admit;
 pub mod labels;
 pub mod launch;
+pub mod limits;
 pub mod registration;
 pub mod taken;
 pub mod time;
@@ -325,8 +327,10 @@ fn completed(tx: &mut Tx<'_>, id: DemandId, report: &WorkflowJob) -> Result<(), 
     let conclusion = report.conclusion.clone().unwrap_or_else(|| "unknown".to_owned());
     demand.conclusion = Some(conclusion.clone());
     if demand.state == DemandState::Running {
+        let runner = demand.taken_by.as_ref().and_then(|taker| taker.runner);
         tx.move_demand(demand, DemandEvent::DemandEnded, DemandState::Ended)?;
-        return launch::served(tx, id);
+        launch::served(tx, id)?;
+        return runner.map_or(Ok(()), |runner| registration::over(tx, runner));
     }
     let text = format!("the forge ended it as `{conclusion}` before a runner had it");
     withdraw(tx, demand, Explanation::new("demand.canceled", text))

@@ -1,4 +1,7 @@
 //! What a machine is at the forge: asked for when the machine is up, and forgotten before the machine goes.
+//!
+//! A configuration is good for one job, and the forge drops the runner by itself when that is over. So it is asked to forget a
+//! runner only where it has not said itself that its job is over, or where the runner program did not end well.
 
 use super::{launch, time};
 use crate::agents::live;
@@ -6,17 +9,20 @@ use crate::ending;
 use crate::lifecycle::{RegistrationEvent, RunnerEvent};
 use crate::tx::Tx;
 use forgeyard_model::attempt::Attempt;
-use forgeyard_model::demand::{Demand, DemandState};
+use forgeyard_model::demand::{Demand, DemandState, Source};
 use forgeyard_model::effect::Effect;
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::registration::{Registration, RegistrationState, TakenAnswer};
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::verdict::{RetryPolicy, Verdict};
-use forgeyard_model::{AttemptId, DemandId, Explanation, RunnerId, deadline};
+use forgeyard_model::{AttemptId, DemandId, EffectId, Explanation, Id as _, RunnerId, deadline};
 use std::time::Duration;
 
 /// Names that are asked for at most.
 const NAMES: u32 = 3;
+
+/// How long the forge's own word is waited for that the job of a runner is over, before it is asked to forget the runner.
+const WORD: Duration = Duration::from_secs(10);
 
 /// Longest pause before a forge is asked again to forget a runner.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -59,6 +65,7 @@ pub(crate) fn up(tx: &mut Tx<'_>, attempt: AttemptId, runner: RunnerId) -> Resul
         minted_at: None,
         fetched_at: None,
         busy: false,
+        over: false,
         idle_until: None,
         taken: None,
     };
@@ -83,7 +90,12 @@ fn ask(tx: &mut Tx<'_>, runner: &Runner, registration: &Registration) {
         name: registration.name.clone(),
         labels: registration.labels.clone(),
     };
-    tx.effect(runner.id, &format!("mint/{}", registration.asks), effect);
+    tx.effect(runner.id, &mint_key(registration.asks), effect);
+}
+
+/// The key of the effect that asks for a configuration.
+pub(crate) fn mint_key(asks: u32) -> String {
+    format!("mint/{asks}")
 }
 
 /// The runner and its registration, when the registration is the one of this name.
@@ -163,6 +175,22 @@ pub(crate) fn not_minted(
         fix: reason.fix.clone(),
         ..ending::lost(&reason.code, reason.message.clone(), RetryPolicy::R0)
     };
+    give_up(tx, runner, verdict)
+}
+
+/// The machine may not register in time: it is let go, and nobody has the name. Where the forge was asked before, it may have
+/// made the runner.
+pub(crate) fn let_go(
+    tx: &mut Tx<'_>,
+    runner: RunnerId,
+    name: &str,
+    asked: bool,
+    verdict: Verdict,
+) -> Result<(), Refusal> {
+    if asked {
+        forget_name(tx, runner, name, None)?;
+    }
+    let runner = tx.runner(runner)?;
     give_up(tx, runner, verdict)
 }
 
@@ -264,7 +292,17 @@ fn deregister(
 }
 
 /// The forge is asked to forget the machine.
-pub(crate) fn leave(tx: &mut Tx<'_>, mut runner: Runner, reason: Explanation) -> Result<(), Refusal> {
+pub(crate) fn leave(tx: &mut Tx<'_>, runner: Runner, reason: Explanation) -> Result<(), Refusal> {
+    leave_after(tx, runner, reason, Duration::ZERO)
+}
+
+/// The same after a pause, for the case that asking is not needed then.
+fn leave_after(
+    tx: &mut Tx<'_>,
+    mut runner: Runner,
+    reason: Explanation,
+    pause: Duration,
+) -> Result<(), Refusal> {
     let Some(registration) = runner.registration.as_deref_mut() else { return Ok(()) };
     let at_forge = match registration.state {
         RegistrationState::Asked => None,
@@ -275,7 +313,7 @@ pub(crate) fn leave(tx: &mut Tx<'_>, mut runner: Runner, reason: Explanation) ->
     registration.idle_until = None;
     let registration = registration.clone();
     let effect = deregister(runner.id, &registration, &registration.name, at_forge);
-    tx.effect(runner.id, &format!("leave/{}", registration.leaves), effect);
+    tx.effect_at(runner.id, &leave_key(registration.leaves), effect, tx.now().plus(pause));
     tx.move_registration(
         runner,
         RegistrationEvent::RegistrationLeaving,
@@ -283,12 +321,67 @@ pub(crate) fn leave(tx: &mut Tx<'_>, mut runner: Runner, reason: Explanation) ->
     )
 }
 
+fn leave_key(leaves: u32) -> String {
+    format!("leave/{leaves}")
+}
+
+/// Whether the runner program of a machine ended by itself and well: then nothing is left there that could take a job.
+fn ended_well(tx: &Tx<'_>, runner: &Runner) -> bool {
+    let attempt = runner.work.attempt().and_then(|id| tx.farm().attempts.get(&id));
+    let facts = attempt.and_then(|attempt| attempt.facts.as_ref());
+    facts.is_some_and(|facts| facts.steps.last().is_some_and(|step| step.exit_code == Some(0)))
+}
+
+/// The forge says that the job of a runner is over. A configuration is good for one job, after which the forge itself drops the
+/// runner; when its program ended as well, there is nothing to ask for.
+pub(crate) fn over(tx: &mut Tx<'_>, runner: RunnerId) -> Result<(), Refusal> {
+    let mut row = tx.runner(runner)?;
+    let well = ended_well(tx, &row);
+    let Some(registration) = row.registration.as_deref_mut() else { return Ok(()) };
+    if registration.over {
+        return Ok(());
+    }
+    registration.over = true;
+    let (state, name) = (registration.state.clone(), registration.name.clone());
+    let asked = EffectId::derive(runner, &leave_key(registration.leaves));
+    tx.put(row);
+    if !matches!(state, RegistrationState::Leaving { .. }) || !well {
+        return Ok(());
+    }
+    if tx.farm().effects.get(&asked).is_some_and(|effect| effect.done_at.is_none()) {
+        super::settle(tx, asked)?;
+    }
+    forgotten(tx, runner, &name, None)
+}
+
+/// The attempt of a machine ended. One whose program ended well, and whose job the forge calls over, is forgotten already.
+pub(crate) fn spent(tx: &mut Tx<'_>, runner: RunnerId) -> Result<(), Refusal> {
+    let row = tx.runner(runner)?;
+    let over = row.registration.as_deref().is_some_and(|registration| {
+        registration.over && matches!(registration.state, RegistrationState::Minted { .. })
+    });
+    if over && ended_well(tx, &row) {
+        tx.move_registration(row, RegistrationEvent::RegistrationGone, RegistrationState::Gone)?;
+    }
+    Ok(())
+}
+
+/// Whether the forge will probably say by itself, and soon, that the job of a runner is over.
+fn will_be_told(tx: &Tx<'_>, runner: &Runner) -> bool {
+    let attempt = runner.work.attempt().and_then(|id| tx.farm().attempts.get(&id));
+    let demands = attempt.and_then(|attempt| tx.farm().index.launch_for.get(&attempt.job));
+    let mut demands = demands.into_iter().flatten().filter_map(|id| tx.farm().demands.get(id));
+    demands.any(|demand| demand.state == DemandState::Running && demand.seen.contains_key(&Source::Webhook))
+}
+
 /// The attempt of a machine ended: the forge is asked to forget it, whatever became of the machine.
 pub(crate) fn attempt_over(tx: &mut Tx<'_>, runner: RunnerId, verdict: &Verdict) -> Result<(), Refusal> {
     let runner = tx.runner(runner)?;
     match runner.registration.as_deref() {
         Some(Registration { state: RegistrationState::Minted { .. }, .. }) => {
-            leave(tx, runner, Explanation::new("registration.over", verdict.cause.clone()))
+            let told = ended_well(tx, &runner) && will_be_told(tx, &runner);
+            let pause = if told { WORD } else { Duration::ZERO };
+            leave_after(tx, runner, Explanation::new("registration.over", verdict.cause.clone()), pause)
         }
         // Asked: the answer is awaited, and what it brings is forgotten then. The machine never had it.
         _ => Ok(()),
@@ -353,7 +446,7 @@ pub(crate) fn busy(tx: &mut Tx<'_>, runner: RunnerId, name: &str) -> Result<(), 
             registration.leaves += 1;
             let pause = Duration::from_secs(1 << registration.leaves.min(9)).min(LONGEST_PAUSE);
             let effect = deregister(runner.id, &registration, name, at_forge);
-            let key = format!("leave/{}", registration.leaves);
+            let key = leave_key(registration.leaves);
             tx.effect_at(runner.id, &key, effect, tx.now().plus(pause));
             runner.registration = Some(Box::new(registration));
             tx.put(runner);

@@ -3,11 +3,12 @@
 
 use super::people::{member, names_somebody, shown, terms};
 use super::{known, listed, of_repository, opening, standing};
-use forgeyard_model::Explanation;
 use forgeyard_model::access::{Access, Grant};
 use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::forge::{Person, Repository};
 use forgeyard_model::principal::Role;
+use forgeyard_model::who::Ids;
+use forgeyard_model::{Explanation, ForgeName};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rules by which somebody may approve, with how.
@@ -20,7 +21,7 @@ pub fn may_approve(
     repository: Option<&RepositoryConfig>,
     resource: &str,
     access: &Access,
-    person: &Person,
+    (person, forge): (&Person, &ForgeName),
     role: Option<Role>,
 ) -> Result<Approvers, Explanation> {
     let repository = known(asked, repository).map_err(|refused| refused.reason)?;
@@ -28,7 +29,7 @@ pub fn may_approve(
     let grants = opening(&grants, resource, asked).map_err(|refused| refused.reason)?;
     let (mut by, mut lines) = (Approvers::new(), Vec::new());
     for grant in &grants {
-        match under(grant, repository, access, person, role) {
+        match under(grant, repository, access, (person, forge), role) {
             Ok(how) => by.push((grant.id.clone(), how)),
             Err(why) => lines.push(format!("grant `{}`: {} {why}", grant.id, named(person))),
         }
@@ -59,7 +60,7 @@ pub(super) fn under(
     grant: &Grant,
     repository: &RepositoryConfig,
     access: &Access,
-    person: &Person,
+    (person, forge): (&Person, &ForgeName),
     role: Option<Role>,
 ) -> Result<String, String> {
     // A token that speaks for nobody has no terms to accept; its role is an admin's word.
@@ -69,10 +70,10 @@ pub(super) fn under(
     if person.id == 0 {
         return Err("has not the role maintainer in this farm".to_owned());
     }
-    if let Some(lack) = terms(person, access) {
+    if let Some(lack) = terms(person, forge, access) {
         return Err(lack);
     }
-    let held = standing::in_repository(access, repository, person.id, &BTreeMap::new());
+    let held = standing::in_repository(access, repository, forge, person.id, &BTreeMap::new());
     if let Some((role, rule)) = held.filter(|(role, _)| *role >= Role::Maintainer) {
         return Ok(format!("has the role {role} in this farm by {rule}"));
     }
@@ -80,13 +81,13 @@ pub(super) fn under(
         if !names_somebody(grant) {
             return Err("would have to be named: the grant names nobody who may approve".to_owned());
         }
-        return member(person, repository.id, grant, access);
+        return member(person, forge, (&repository.forge, repository.id), grant, access);
     };
-    if approvers.users.contains(&person.id) {
+    if access.holds(&approvers.users, forge, person.id) {
         return Ok("is in `approvers.users`".to_owned());
     }
-    let inside = |groups: &BTreeMap<String, BTreeSet<u64>>, names: &BTreeSet<String>| {
-        let holds = |name: &&String| groups.get(*name).is_some_and(|ids| ids.contains(&person.id));
+    let inside = |groups: &BTreeMap<String, Ids>, names: &BTreeSet<String>| {
+        let holds = |name: &&String| groups.get(*name).is_some_and(|ids| access.holds(ids, forge, person.id));
         names.iter().find(holds).cloned()
     };
     if let Some(list) = inside(&access.lists, &approvers.lists) {
@@ -95,7 +96,7 @@ pub(super) fn under(
     if let Some(team) = inside(&access.teams, &approvers.teams) {
         return Ok(format!("is in the team `{team}` of `approvers`"));
     }
-    let at_forge = access.roles.get(&repository.id).and_then(|people| people.get(&person.id));
+    let at_forge = access.role((&repository.forge, repository.id), forge, person.id);
     match at_forge.filter(|role| approvers.roles.contains(*role)) {
         Some(role) => Ok(format!("has the role `{role}` of `approvers`")),
         None => Err("is not among its `approvers`".to_owned()),
@@ -112,7 +113,7 @@ pub(super) fn who(grant: &Grant, repository: &RepositoryConfig, access: &Access)
                     ways.push(format!("{what} {}", listed(names)));
                 }
             };
-            of("one of the people", approvers.users.iter().map(u64::to_string).collect());
+            of("one of the people", approvers.users.iter().map(ToString::to_string).collect());
             of("somebody of the list", approvers.lists.iter().cloned().collect());
             of("somebody of the team", approvers.teams.iter().cloned().collect());
             of("somebody with the role", approvers.roles.iter().cloned().collect());

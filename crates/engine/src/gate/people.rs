@@ -1,8 +1,11 @@
 //! Whether the people behind an event pass one grant.
 
-use super::{Approval, Asked, listed};
+use super::{Approval, Asked, listed, number};
+use forgeyard_model::ForgeName;
 use forgeyard_model::access::{Access, Grant};
 use forgeyard_model::forge::{ForgeEvent, Person};
+use forgeyard_model::who::Ids;
+use std::collections::BTreeMap;
 
 /// What one grant says about everybody who takes part.
 pub(super) enum Verdict {
@@ -34,10 +37,11 @@ pub(super) fn check(
     access: &Access,
     approval: Option<&Approval>,
 ) -> Verdict {
-    let repository = asked.repository.id;
+    let forge = &asked.repository.forge;
+    let repository = (forge, asked.repository.id);
     let (mut lines, mut lacks) = (Vec::new(), Vec::new());
     for (person, part) in &asked.subjects {
-        match passes(person, repository, grant, access) {
+        match passes(person, forge, repository, grant, access) {
             Ok(how) => lines.push(format!("{} ({part}) {how}", shown(person))),
             Err(person_lacks) => {
                 for lack in person_lacks {
@@ -104,24 +108,36 @@ fn approved(
             approval.head_sha, asked.head_sha
         ));
     }
-    match super::approve::under(grant, asked.known, access, &approval.by, approval.role) {
+    let Some(forge) = access.forge_of(approval.forge.as_ref()) else {
+        return Err(format!("the approval by {by} does not say of which forge {by} is"));
+    };
+    match super::approve::under(grant, asked.known, access, (&approval.by, &forge), approval.role) {
         Ok(how) => Ok(format!("{by} approved commit {} and {how}", asked.head_sha)),
         Err(why) => Err(format!("the approval by {by} does not count: {by} {why}")),
     }
 }
 
 /// How a person passes, or all that is lacking.
-fn passes(person: &Person, repository: u64, grant: &Grant, access: &Access) -> Result<String, Vec<Lack>> {
+/// A repository by its forge and number.
+type At<'a> = (&'a ForgeName, u64);
+
+fn passes(
+    person: &Person,
+    forge: &ForgeName,
+    repository: At<'_>,
+    grant: &Grant,
+    access: &Access,
+) -> Result<String, Vec<Lack>> {
     let mut lacks = Vec::new();
-    let mut how = match membership(person, grant, access) {
+    let mut how = match membership(person, forge, grant, access) {
         Some(how) => how,
         None => {
-            lacks.push(not_a_member(person, grant, access));
+            lacks.push(not_a_member(person, forge, grant, access));
             String::new()
         }
     };
     if !grant.roles.is_empty() {
-        let role = access.roles.get(&repository).and_then(|people| people.get(&person.id));
+        let role = access.role(repository, forge, person.id);
         match role.filter(|role| grant.roles.contains(*role)) {
             Some(role) => how.push_str(&format!(" and has the role `{role}`")),
             None => lacks.push(Lack {
@@ -130,33 +146,38 @@ fn passes(person: &Person, repository: u64, grant: &Grant, access: &Access) -> R
                     role.map_or_else(|| "no known role".to_owned(), |role| format!("the role `{role}`")),
                     listed(&grant.roles)
                 ),
-                fix: format!("give id {} one of the roles {}", person.id, listed(&grant.roles)),
+                fix: format!(
+                    "give id {} one of the roles {}",
+                    number(access, forge, person.id),
+                    listed(&grant.roles)
+                ),
                 terms: false,
             }),
         }
     }
-    lacks.extend(unaccepted(person, access));
+    lacks.extend(unaccepted(person, forge, access));
     if lacks.is_empty() { Ok(how) } else { Err(lacks) }
 }
 
 /// Whether a person passes a grant, in words.
 pub(super) fn member(
     person: &Person,
-    repository: u64,
+    forge: &ForgeName,
+    repository: At<'_>,
     grant: &Grant,
     access: &Access,
 ) -> Result<String, String> {
-    passes(person, repository, grant, access)
+    passes(person, forge, repository, grant, access)
         .map_err(|lacks| lacks.into_iter().map(|lack| lack.what).collect::<Vec<_>>().join(" and "))
 }
 
 /// What a person lacks as to the terms.
-pub(super) fn terms(person: &Person, access: &Access) -> Option<String> {
-    unaccepted(person, access).map(|lack| lack.what)
+pub(super) fn terms(person: &Person, forge: &ForgeName, access: &Access) -> Option<String> {
+    unaccepted(person, forge, access).map(|lack| lack.what)
 }
 
-fn unaccepted(person: &Person, access: &Access) -> Option<Lack> {
-    let accepted = access.terms_accepted.get(&person.id).copied().unwrap_or(0);
+fn unaccepted(person: &Person, forge: &ForgeName, access: &Access) -> Option<Lack> {
+    let accepted = access.accepted(forge, person.id);
     (accepted < access.terms_version).then(|| {
         let before = if accepted == 0 { String::new() } else { format!(", only {accepted}") };
         Lack {
@@ -175,16 +196,15 @@ fn unaccepted(person: &Person, access: &Access) -> Option<Lack> {
 }
 
 /// Where the person stands in the grant.
-fn membership(person: &Person, grant: &Grant, access: &Access) -> Option<String> {
+fn membership(person: &Person, forge: &ForgeName, grant: &Grant, access: &Access) -> Option<String> {
     if !names_people(grant) {
         return Some("passes, as the grant is open to everybody".to_owned());
     }
-    if grant.users.contains(&person.id) {
+    if access.holds(&grant.users, forge, person.id) {
         return Some("is in `users`".to_owned());
     }
-    let inside = |groups: &std::collections::BTreeMap<String, std::collections::BTreeSet<u64>>,
-                  name: &String| {
-        groups.get(name).is_some_and(|members| members.contains(&person.id))
+    let inside = |groups: &BTreeMap<String, Ids>, name: &String| {
+        groups.get(name).is_some_and(|members| access.holds(members, forge, person.id))
     };
     if let Some(list) = grant.lists.iter().find(|name| inside(&access.lists, name)) {
         return Some(format!("is in the list `{list}`"));
@@ -193,7 +213,7 @@ fn membership(person: &Person, grant: &Grant, access: &Access) -> Option<String>
     Some(format!("is in the team `{team}`"))
 }
 
-fn not_a_member(person: &Person, grant: &Grant, access: &Access) -> Lack {
+fn not_a_member(person: &Person, forge: &ForgeName, grant: &Grant, access: &Access) -> Lack {
     let mut looked = Vec::new();
     if !grant.users.is_empty() {
         looked.push(format!("`users` ({} ids)", grant.users.len()));
@@ -209,11 +229,9 @@ fn not_a_member(person: &Person, grant: &Grant, access: &Access) -> Lack {
     }
     let mut what = format!("is not in {}", looked.join(" nor in "));
     // A login that is known under another id is the sign of a renamed or reused account, worth a word.
-    if let Some((other, _)) = access
-        .logins
-        .iter()
-        .find(|(id, login)| **id != person.id && login.eq_ignore_ascii_case(&person.login))
-    {
+    if let Some((other, _)) = access.logins.iter().find(|(id, login)| {
+        !id.is(access.home(), forge.as_str(), person.id) && login.eq_ignore_ascii_case(&person.login)
+    }) {
         what.push_str(&format!("; the same login is on record for id {other}, and logins do not count"));
     }
     let place = match (grant.lists.first(), grant.teams.first()) {
@@ -221,7 +239,7 @@ fn not_a_member(person: &Person, grant: &Grant, access: &Access) -> Lack {
         (None, Some(team)) if grant.users.is_empty() => format!("the team `{team}`"),
         _ => "`users`".to_owned(),
     };
-    Lack { what, fix: format!("add id {} to {place}", person.id), terms: false }
+    Lack { what, fix: format!("add id {} to {place}", number(access, forge, person.id)), terms: false }
 }
 
 pub(super) fn shown(person: &Person) -> String {

@@ -1,25 +1,27 @@
 //! What a person may do in this farm: the roles that `[[members]]` of the access files give, and those that follow from
 //! roles at the forge where `forge-roles` says so. By numeric id; nothing by default.
 
+use forgeyard_model::ForgeName;
 use forgeyard_model::access::{Access, Member};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
 use forgeyard_model::principal::{Role, Standing};
+use forgeyard_model::who::Ids;
 use std::collections::BTreeMap;
 
-fn names(rule: &Member, access: &Access, person: u64) -> bool {
-    let inside = |groups: &BTreeMap<String, std::collections::BTreeSet<u64>>, name: &String| {
-        groups.get(name).is_some_and(|ids| ids.contains(&person))
+fn names(rule: &Member, access: &Access, forge: &ForgeName, person: u64) -> bool {
+    let inside = |groups: &BTreeMap<String, Ids>, name: &String| {
+        groups.get(name).is_some_and(|ids| access.holds(ids, forge, person))
     };
-    rule.users.contains(&person)
+    access.holds(&rule.users, forge, person)
         || rule.lists.iter().any(|name| inside(&access.lists, name))
         || rule.teams.iter().any(|name| inside(&access.teams, name))
 }
 
 /// Whether a rule counts in a repository. The name is the one that the operator wrote, never one that a forge sent.
-fn covers(rule: &Member, repository: &RepositoryConfig) -> bool {
+fn covers(rule: &Member, access: &Access, repository: &RepositoryConfig) -> bool {
     let owner = repository.name.split_once('/').map_or("", |(owner, _)| owner);
     rule.whole_farm
-        || rule.repositories.contains(&repository.id)
+        || access.holds(&rule.repositories, &repository.forge, repository.id)
         || rule.organisations.iter().any(|name| !owner.is_empty() && name.eq_ignore_ascii_case(owner))
 }
 
@@ -28,16 +30,19 @@ fn covers(rule: &Member, repository: &RepositoryConfig) -> bool {
 pub fn in_repository(
     access: &Access,
     repository: &RepositoryConfig,
+    forge: &ForgeName,
     person: u64,
     read: &BTreeMap<u64, String>,
 ) -> Option<(Role, String)> {
     let by_rule = access
         .members
         .iter()
-        .filter(|rule| covers(rule, repository) && names(rule, access, person))
+        .filter(|rule| covers(rule, access, repository) && names(rule, access, forge, person))
         .map(|rule| (rule.role, format!("member rule `{}`", rule.id)));
-    let written = access.roles.get(&repository.id).and_then(|people| people.get(&person));
-    let at_forge = written.into_iter().chain(read.get(&repository.id));
+    let written = access.role((&repository.forge, repository.id), forge, person);
+    // What was read at sign-in was read at the person's own forge.
+    let read = read.get(&repository.id).filter(|_| repository.forge == *forge);
+    let at_forge = written.into_iter().chain(read);
     let by_forge = at_forge.filter_map(|name| {
         access.forge_roles.get(name).map(|role| (*role, format!("its role `{name}` at the forge")))
     });
@@ -45,14 +50,14 @@ pub fn in_repository(
 }
 
 /// Everything that a person may do anywhere.
-pub fn of(config: &FarmConfig, person: u64, read: &BTreeMap<u64, String>) -> Standing {
+pub fn of(config: &FarmConfig, forge: &ForgeName, person: u64, read: &BTreeMap<u64, String>) -> Standing {
     let access = &config.access;
     let mut standing = Standing::default();
-    for rule in access.members.iter().filter(|rule| rule.whole_farm && names(rule, access, person)) {
+    for rule in access.members.iter().filter(|rule| rule.whole_farm && names(rule, access, forge, person)) {
         standing.farm = standing.farm.max(Some(rule.role));
     }
     for repository in &config.repositories {
-        if let Some((role, _)) = in_repository(access, repository, person, read) {
+        if let Some((role, _)) = in_repository(access, repository, forge, person, read) {
             standing.raise(repository.id, role);
         }
     }
@@ -62,13 +67,17 @@ pub fn of(config: &FarmConfig, person: u64, read: &BTreeMap<u64, String>) -> Sta
 /// Whether some rule gives anybody at least this role in a repository.
 pub(super) fn anybody(access: &Access, repository: &RepositoryConfig, role: Role) -> bool {
     let people = |rule: &Member| !(rule.users.is_empty() && rule.lists.is_empty() && rule.teams.is_empty());
-    access.members.iter().any(|rule| rule.role >= role && covers(rule, repository) && people(rule))
+    access.members.iter().any(|rule| rule.role >= role && covers(rule, access, repository) && people(rule))
         || access.forge_roles.values().any(|given| *given >= role)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn github() -> ForgeName {
+        "github".parse().unwrap()
+    }
 
     fn access(text: &str) -> Access {
         serde_json::from_str(text).unwrap()
@@ -89,9 +98,9 @@ mod tests {
     #[test]
     fn a_rule_that_names_no_place_counts_nowhere_and_one_without_people_for_nobody() {
         let nowhere = access(r#"{"members":[{"id":"m","role":"admin","users":[1]}]}"#);
-        assert_eq!(in_repository(&nowhere, &repository(7, "o/r"), 1, &BTreeMap::new()), None);
+        assert_eq!(in_repository(&nowhere, &repository(7, "o/r"), &github(), 1, &BTreeMap::new()), None);
         let nobody = access(r#"{"members":[{"id":"m","role":"admin","whole-farm":true}]}"#);
-        assert_eq!(in_repository(&nobody, &repository(7, "o/r"), 1, &BTreeMap::new()), None);
+        assert_eq!(in_repository(&nobody, &repository(7, "o/r"), &github(), 1, &BTreeMap::new()), None);
         assert!(!anybody(&nobody, &repository(7, "o/r"), Role::Viewer));
     }
 
@@ -100,7 +109,7 @@ mod tests {
         let rule =
             access(r#"{"members":[{"id":"m","role":"maintainer","users":[1],"organisations":["conda"]}]}"#);
         let role = |name: &str| {
-            in_repository(&rule, &repository(7, name), 1, &BTreeMap::new()).map(|(role, _)| role)
+            in_repository(&rule, &repository(7, name), &github(), 1, &BTreeMap::new()).map(|(role, _)| role)
         };
         assert_eq!(role("Conda/feedstock"), Some(Role::Maintainer));
         assert_eq!((role("conda-forge/feedstock"), role("conda")), (None, None));
@@ -110,12 +119,12 @@ mod tests {
     fn roles_at_the_forge_count_only_where_the_access_file_maps_them() {
         let read = BTreeMap::from([(7, "admin".to_owned())]);
         let repository = repository(7, "o/r");
-        assert_eq!(in_repository(&Access::default(), &repository, 1, &read), None);
+        assert_eq!(in_repository(&Access::default(), &repository, &github(), 1, &read), None);
         let mapped = access(r#"{"forge-roles":{"admin":"maintainer"}}"#);
         assert_eq!(
-            in_repository(&mapped, &repository, 1, &read).map(|(role, _)| role),
+            in_repository(&mapped, &repository, &github(), 1, &read).map(|(role, _)| role),
             Some(Role::Maintainer)
         );
-        assert_eq!(in_repository(&mapped, &repository, 1, &BTreeMap::new()), None);
+        assert_eq!(in_repository(&mapped, &repository, &github(), 1, &BTreeMap::new()), None);
     }
 }

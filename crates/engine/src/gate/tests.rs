@@ -4,6 +4,7 @@ use super::*;
 use forgeyard_model::Lane;
 use forgeyard_model::access::{EventClass, GrantRepository};
 use forgeyard_model::forge::{Repository, Trigger};
+use forgeyard_model::who::{ForgeId, Ids};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,6 +21,10 @@ fn person(id: u64) -> Person {
         other => format!("person-{other}"),
     };
     Person { id, login }
+}
+
+fn has(access: &Access, ids: &Ids, id: u64) -> bool {
+    access.holds(ids, &"github".parse().unwrap(), id)
 }
 
 fn repository() -> RepositoryConfig {
@@ -77,10 +82,10 @@ fn all_events() -> BTreeSet<EventClass> {
 fn grant() -> Grant {
     Grant {
         id: "g".to_owned(),
-        repository: GrantRepository { id: Some(REPOSITORY), name: "widgets/widget".to_owned() },
+        repository: GrantRepository { forge: None, id: Some(REPOSITORY), name: "widgets/widget".to_owned() },
         resources: BTreeSet::from(["gpu".to_owned()]),
         events: all_events(),
-        users: BTreeSet::from([MAINTAINER]),
+        users: forgeyard_model::who::Ids::from([MAINTAINER]),
         lists: BTreeSet::new(),
         teams: BTreeSet::new(),
         roles: BTreeSet::new(),
@@ -102,7 +107,13 @@ fn run(event: &ForgeEvent, access: &Access) -> Decision {
 }
 
 fn approval() -> Approval {
-    Approval { repository: REPOSITORY, head_sha: HEAD.to_owned(), by: person(MAINTAINER), role: None }
+    Approval {
+        repository: REPOSITORY,
+        head_sha: HEAD.to_owned(),
+        by: person(MAINTAINER),
+        forge: None,
+        role: None,
+    }
 }
 
 fn denied(decision: Decision) -> Explanation {
@@ -194,7 +205,7 @@ fn pull_request_whose_flag_and_ids_differ_is_a_fork() {
 #[test]
 fn hole_01_freed_login_taken_by_somebody_else_is_refused_admin_requests_1781() {
     let mut access = access([grant()]);
-    access.logins.insert(MAINTAINER, "maintainer".to_owned());
+    access.logins.insert(MAINTAINER.into(), "maintainer".to_owned());
     let mut event = event(push("main"), STRANGER, None);
     event.sender.login = "Maintainer".to_owned();
     let reason = denied(run(&event, &access));
@@ -214,8 +225,10 @@ fn hole_01_renamed_maintainer_is_still_allowed() {
 /// Hole 1 for repositories: a grant by name alone never allows, and says what to write.
 #[test]
 fn hole_01_grant_without_a_repository_id_never_allows() {
-    let unnumbered =
-        Grant { repository: GrantRepository { id: None, name: "widgets/widget".to_owned() }, ..grant() };
+    let unnumbered = Grant {
+        repository: GrantRepository { forge: None, id: None, name: "widgets/widget".to_owned() },
+        ..grant()
+    };
     let reason = denied(run(&event(push("main"), MAINTAINER, None), &access([unnumbered])));
     assert_eq!(reason.code, "gate.no_grant");
     assert_eq!(reason.fix.unwrap(), "write `id = 100` into the repository of grant `g`");
@@ -231,7 +244,8 @@ fn hole_04_refusal_names_rule_person_and_fix() {
 /// Hole 6: only the first policy of a repository was looked at.
 #[test]
 fn hole_06_every_grant_of_a_repository_is_tried() {
-    let other = Grant { id: "other".to_owned(), users: BTreeSet::from([STRANGER]), ..grant() };
+    let other =
+        Grant { id: "other".to_owned(), users: forgeyard_model::who::Ids::from([STRANGER]), ..grant() };
     let (by, ..) = allowed(run(&event(push("main"), STRANGER, None), &access([grant(), other.clone()])));
     assert_eq!(by, ["other"]);
     // Each by itself: two people who pass two different grants do not pass together.
@@ -242,9 +256,89 @@ fn hole_06_every_grant_of_a_repository_is_tried() {
 /// Hole 7: policies that do not resolve. A list or team that does not exist has no members.
 #[test]
 fn hole_07_list_that_does_not_exist_allows_nobody() {
-    let lost = Grant { users: BTreeSet::new(), lists: names(&["lost"]), ..grant() };
+    let lost = Grant { users: forgeyard_model::who::Ids::default(), lists: names(&["lost"]), ..grant() };
     let reason = denied(run(&event(push("main"), MAINTAINER, None), &access([lost])));
     assert!(reason.to_string().contains("the list `lost`, which does not exist"), "{reason}");
+}
+
+/// A farm with GitHub and a Forgejo: their numbers have nothing to do with each other, wherever they stand.
+#[test]
+fn id_7_of_a_forgejo_is_never_id_7_of_github() {
+    let lab: ForgeName = "lab".parse().unwrap();
+    let here = |forge: &ForgeName| RepositoryConfig { forge: forge.clone(), ..repository() };
+    let asked = |forge: &ForgeName| {
+        let mut event = event(push("main"), 7, None);
+        event.repository.forge = forge.clone();
+        event
+    };
+    let github: ForgeName = "github".parse().unwrap();
+    let seven = ForgeId::at(&github, 7);
+    type Write = fn(&mut Access, ForgeId);
+    let places: [(&str, Write); 6] = [
+        ("users", |access, who| access.grants[0].users = [who].into()),
+        ("list", |access, who| {
+            access.grants[0].lists = names(&["l"]);
+            access.lists.insert("l".to_owned(), [who].into());
+        }),
+        ("team", |access, who| {
+            access.grants[0].teams = names(&["t"]);
+            access.teams.insert("t".to_owned(), [who].into());
+        }),
+        ("roles", |access, who| {
+            access.grants[0].roles = names(&["write"]);
+            access.roles = [(
+                ForgeId::at(&"lab".parse().unwrap(), REPOSITORY),
+                [(who.clone(), "write".to_owned())].into(),
+            )]
+            .into();
+            let here = access.roles.values().next().unwrap().clone();
+            access.roles.insert(REPOSITORY.into(), here);
+        }),
+        ("terms", |access, who| {
+            (access.terms_version, access.grants[0].users) =
+                (1, [7.into(), ForgeId::at(&"lab".parse().unwrap(), 7)].into());
+            access.terms_accepted.insert(who, 1);
+        }),
+        ("repository", |access, who| {
+            (access.grants[0].repository.forge, access.grants[0].repository.id) =
+                (who.forge, Some(REPOSITORY));
+        }),
+    ];
+    for (place, write) in places {
+        for who in [seven.clone(), 7.into(), ForgeId::at(&lab, 7)] {
+            let mut access = access([Grant { users: Ids::default(), ..grant() }]);
+            write(&mut access, who.clone());
+            if place != "repository" {
+                // Both repositories are opened, so that people alone decide.
+                let mut other = access.grants[0].clone();
+                (other.id, other.repository.forge) = ("lab".to_owned(), Some(lab.clone()));
+                access.grants.push(other);
+            }
+            for forge in [&github, &lab] {
+                let decision = decide(&asked(forge), Some(&here(forge)), "gpu", &access, None);
+                let same = who.is("github", forge.as_str(), 7);
+                assert_eq!(
+                    matches!(decision, Decision::Allow { .. }),
+                    same,
+                    "{place} {who} {forge}: {decision:?}"
+                );
+            }
+        }
+    }
+    // The same for whoever approves, and for roles in the farm.
+    let mut rules = access([grant()]);
+    rules.grants[0].approvers =
+        Some(forgeyard_model::access::Approvers { users: [7].into(), ..Default::default() });
+    let of = |forge: &ForgeName| Approval { by: person(7), forge: Some(forge.clone()), ..approval() };
+    let event = event(push("main"), STRANGER, None);
+    let said = |forge| decide(&event, Some(&repository()), "gpu", &rules, Some(&of(forge)));
+    assert!(matches!(said(&github), Decision::Allow { .. }));
+    assert!(matches!(said(&lab), Decision::Deny { .. }), "{:?}", said(&lab));
+    let config: Access =
+        serde_json::from_str(r#"{"members":[{"id":"m","role":"admin","users":[7],"whole-farm":true}]}"#)
+            .unwrap();
+    let role = |forge| standing::in_repository(&config, &repository(), forge, 7, &BTreeMap::new());
+    assert!(role(&github).is_some() && role(&lab).is_none());
 }
 
 /// Hole 8: people and roles, which was documented nowhere. People are united, roles are needed as well.
@@ -255,13 +349,13 @@ fn hole_08_people_are_united_and_roles_are_needed_as_well() {
     let people: [Case<'_>; 7] = [
         ("nobody written", |grant| grant.users.clear()),
         ("users", |_| {}),
-        ("list", |grant| (grant.users, grant.lists) = (BTreeSet::new(), names(&["in"]))),
-        ("team", |grant| (grant.users, grant.teams) = (BTreeSet::new(), names(&["in"]))),
-        ("other users, list", |grant| (grant.users, grant.lists) = (BTreeSet::from([9]), names(&["in"]))),
+        ("list", |grant| (grant.users, grant.lists) = (Ids::default(), names(&["in"]))),
+        ("team", |grant| (grant.users, grant.teams) = (Ids::default(), names(&["in"]))),
+        ("other users, list", |grant| (grant.users, grant.lists) = (Ids::from([9]), names(&["in"]))),
         ("other users, other list, team", |grant| {
-            (grant.users, grant.lists, grant.teams) = (BTreeSet::from([9]), names(&["out"]), names(&["in"]));
+            (grant.users, grant.lists, grant.teams) = (Ids::from([9]), names(&["out"]), names(&["in"]));
         }),
-        ("only others", |grant| (grant.users, grant.lists) = (BTreeSet::from([9]), names(&["out"]))),
+        ("only others", |grant| (grant.users, grant.lists) = (Ids::from([9]), names(&["out"]))),
     ];
     let asked: [&[&str]; 4] = [&[], &["admin"], &["admin", "write"], &["triage"]];
     for (name, change) in people {
@@ -273,16 +367,20 @@ fn hole_08_people_are_united_and_roles_are_needed_as_well() {
                     grant.roles = names(roles);
                     let mut access = access([grant]);
                     access.lists = BTreeMap::from([
-                        ("in".to_owned(), BTreeSet::from([MAINTAINER])),
-                        ("out".to_owned(), BTreeSet::from([9])),
+                        ("in".to_owned(), Ids::from([MAINTAINER])),
+                        ("out".to_owned(), Ids::from([9])),
                     ]);
-                    access.teams = BTreeMap::from([("in".to_owned(), BTreeSet::from([MAINTAINER]))]);
+                    access.teams = BTreeMap::from([("in".to_owned(), Ids::from([MAINTAINER]))]);
                     if let Some(role) = role {
-                        access.roles.entry(REPOSITORY).or_default().insert(MAINTAINER, role.to_owned());
+                        access
+                            .roles
+                            .entry(REPOSITORY.into())
+                            .or_default()
+                            .insert(MAINTAINER.into(), role.to_owned());
                     }
-                    access.roles.entry(999).or_default().insert(MAINTAINER, "admin".to_owned());
+                    access.roles.entry(999.into()).or_default().insert(MAINTAINER.into(), "admin".to_owned());
                     access.terms_version = terms;
-                    access.terms_accepted.insert(MAINTAINER, accepted);
+                    access.terms_accepted.insert(MAINTAINER.into(), accepted);
                     let decision = run(&event(push("main"), MAINTAINER, None), &access);
                     let line = format!(
                         "people: {name:<30} roles asked: {:<14} has: {:<6} terms: {accepted}/{terms}  {}",
@@ -333,7 +431,7 @@ fn hole_10_grant_for_pull_requests_does_not_cover_forks() {
 fn hole_13_older_terms_do_not_count_for_newer_ones() {
     let mut access = access([grant()]);
     access.terms_version = 2;
-    access.terms_accepted.insert(MAINTAINER, 1);
+    access.terms_accepted.insert(MAINTAINER.into(), 1);
     let reason = denied(run(&event(push("main"), MAINTAINER, None), &access));
     assert_eq!(reason.code, "gate.terms_not_accepted");
     assert_eq!(
@@ -341,7 +439,7 @@ fn hole_13_older_terms_do_not_count_for_newer_ones() {
         "maintainer (id 1) accepts version 2 of the terms of service; sign in to the console and accept them under Terms, \
          or run `forgeyard terms accept --version 2`"
     );
-    access.terms_accepted.insert(MAINTAINER, 2);
+    access.terms_accepted.insert(MAINTAINER.into(), 2);
     allowed(run(&event(push("main"), MAINTAINER, None), &access));
 }
 
@@ -361,7 +459,7 @@ fn approval_counts_for_exactly_this_commit_by_somebody_who_passes() {
     let refused = "gate.person_not_allowed";
     assert_eq!(with(&Approval { head_sha: HEAD.replace('0', "1"), ..approval() }, grant()), refused);
     assert_eq!(with(&Approval { repository: 5, ..approval() }, grant()), refused);
-    assert_eq!(with(&Approval { by: person(STRANGER), ..approval() }, grant()), refused);
+    assert_eq!(with(&Approval { by: person(STRANGER), forge: None, ..approval() }, grant()), refused);
     let mut without_forks = grant();
     without_forks.events.remove(&EventClass::ForkPullRequest);
     assert_eq!(with(&approval(), without_forks), "gate.event_not_granted");
@@ -369,9 +467,9 @@ fn approval_counts_for_exactly_this_commit_by_somebody_who_passes() {
 
 #[test]
 fn nobody_approves_where_the_grant_is_open_to_everybody() {
-    let mut access = access([Grant { users: BTreeSet::new(), ..grant() }]);
+    let mut access = access([Grant { users: forgeyard_model::who::Ids::default(), ..grant() }]);
     access.terms_version = 1;
-    access.terms_accepted.insert(MAINTAINER, 1);
+    access.terms_accepted.insert(MAINTAINER.into(), 1);
     let foreign = event(pull_request(200), STRANGER, Some(STRANGER));
     let decision = decide(&foreign, Some(&repository()), "gpu", &access, Some(&approval()));
     assert_eq!(denied(decision).code, "gate.terms_not_accepted");
@@ -442,19 +540,29 @@ fn some_event() -> impl Strategy<Value = ForgeEvent> {
         .prop_map(|(trigger, sender, author)| event(trigger, sender, author))
 }
 
+/// A person, written in every way that files allow.
+fn some_id() -> impl Strategy<Value = ForgeId> {
+    let forge = prop::sample::select(vec![None, Some("github"), Some("lab")]);
+    (forge, 1u64..4).prop_map(|(forge, id)| ForgeId { forge: forge.map(|name| name.parse().unwrap()), id })
+}
+
+fn some_people() -> impl Strategy<Value = Ids> {
+    prop::collection::vec(some_id(), 0..3).prop_map(Ids::from_iter)
+}
+
 fn some_grant() -> impl Strategy<Value = Grant> {
     let few =
         || prop::collection::btree_set(prop::sample::select(vec!["x".to_owned(), "y".to_owned()]), 0..2);
     let event = prop::sample::select(all_events().into_iter().collect::<Vec<_>>());
     let repository = prop_oneof![4 => Just(Some(REPOSITORY)), 1 => Just(Some(5)), 1 => Just(None)];
     let isolation = prop::option::of(prop::sample::select(vec![Isolation::Vm, Isolation::SharedKernel]));
-    let users = prop::collection::btree_set(1u64..4, 0..3);
+    let users = some_people();
     let resources =
         prop::collection::btree_set(prop::sample::select(vec!["gpu".to_owned(), "cpu".to_owned()]), 0..3);
     let events = prop::collection::btree_set(event, 0..6);
     (repository, resources, events, users, (few(), few(), few()), isolation).prop_map(
         |(id, resources, events, users, (lists, teams, roles), isolation)| Grant {
-            repository: GrantRepository { id, name: "widgets/widget".to_owned() },
+            repository: GrantRepository { forge: None, id, name: "widgets/widget".to_owned() },
             resources,
             events,
             users,
@@ -468,13 +576,13 @@ fn some_grant() -> impl Strategy<Value = Grant> {
 }
 
 fn some_access() -> impl Strategy<Value = Access> {
-    let people = || prop::collection::btree_set(1u64..4, 0..3);
+    let people = some_people;
     let roles = prop::collection::btree_map(
-        1u64..4,
+        some_id(),
         prop::sample::select(vec!["x".to_owned(), "z".to_owned()]),
         0..3,
     );
-    let terms = prop::collection::btree_map(1u64..4, 0u32..3, 0..3);
+    let terms = prop::collection::btree_map(some_id(), 0u32..3, 0..3);
     (prop::collection::vec(some_grant(), 0..5), people(), people(), roles, 0u32..2, terms).prop_map(
         |(mut grants, list, team, roles, terms_version, terms_accepted)| {
             grants.iter_mut().enumerate().for_each(|(place, grant)| grant.id = format!("g{place}"));
@@ -482,7 +590,7 @@ fn some_access() -> impl Strategy<Value = Access> {
                 grants,
                 lists: BTreeMap::from([("x".to_owned(), list)]),
                 teams: BTreeMap::from([("y".to_owned(), team)]),
-                roles: BTreeMap::from([(REPOSITORY, roles)]),
+                roles: BTreeMap::from([(REPOSITORY.into(), roles)]),
                 terms_version,
                 terms_accepted,
                 ..Access::default()
@@ -496,6 +604,7 @@ fn some_approval() -> impl Strategy<Value = Option<Approval>> {
         repository,
         head_sha: if same { HEAD.to_owned() } else { HEAD.replace('0', "1") },
         by: person(by),
+        forge: None,
         role: None,
     }))
 }
@@ -537,7 +646,7 @@ proptest! {
         if let Some(approval) = &mut approval {
             approval.by.login = text.clone();
         }
-        access.logins.insert(1, text.clone());
+        access.logins.insert(1.into(), text.clone());
         access.grants.iter_mut().for_each(|grant| grant.repository.name = text.clone());
         let renamed = RepositoryConfig { name: text, ..repository() };
         prop_assert_eq!(outcome(&decide(&event, Some(&renamed), "gpu", &access, approval.as_ref())), before);
@@ -554,9 +663,9 @@ proptest! {
                 prop_assert!(grant.resources.contains("gpu"));
                 for id in std::iter::once(event.sender.id).chain(event.author.iter().map(|author| author.id)) {
                     let closed = people::names_somebody(grant) && !grant.users.is_empty();
-                    let listed = grant.lists.contains("x") && access.lists["x"].contains(&id);
-                    let teamed = grant.teams.contains("y") && access.teams["y"].contains(&id);
-                    prop_assert!(!closed || grant.users.contains(&id) || listed || teamed);
+                    let listed = grant.lists.contains("x") && has(&access, &access.lists["x"], id);
+                    let teamed = grant.teams.contains("y") && has(&access, &access.teams["y"], id);
+                    prop_assert!(!closed || has(&access, &grant.users, id) || listed || teamed);
                 }
             }
         }

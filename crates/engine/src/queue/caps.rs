@@ -6,6 +6,7 @@
 
 use crate::farm::Farm;
 use forgeyard_model::config::FarmConfig;
+use forgeyard_model::who::find;
 use forgeyard_model::{Account, AttemptId, Explanation};
 use std::collections::BTreeSet;
 
@@ -58,13 +59,13 @@ pub(crate) fn check(farm: &Farm, config: &FarmConfig, account: Option<&Account>)
         };
         return Err(held_by(farm, Explanation::new("queue.cap_organisation", text).fix(fix), live));
     }
-    let own = caps.people.get(&account.person).copied();
+    let own = find(&caps.people, config.access.home(), forge, account.person).copied();
     if let Some(cap) = own.or(caps.person)
         && account.person != 0
         && let Some(live) = full(running.person.get(&(forge.clone(), account.person)), cap)
     {
         let id = account.person;
-        let login = config.access.logins.get(&id).map_or_else(|| format!("person {id}"), Clone::clone);
+        let login = config.access.login(forge, id).map_or_else(|| format!("person {id}"), Clone::clone);
         let text = format!("{} jobs of {login} (id {id}) run; the cap for a person is {cap}", live.len());
         let fix = match own {
             Some(_) => format!("raise `{id}` under [queue.caps.people] in forgeyard.toml"),

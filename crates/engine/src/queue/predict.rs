@@ -146,6 +146,9 @@ fn expected<'a>(
         "queue.launch_pace" | "queue.breaker_open" | "queue.breaker_probing" => {
             return unknown("its pool pauses before it makes machines; the reason says until when");
         }
+        crate::demand::limits::WAITS | crate::demand::limits::PACE => {
+            return unknown("its forge registers no runner now; the reason says until when");
+        }
         _ => return unknown("it waits for something that does not come by waiting"),
     };
     let Some((kind, free)) = kind.and_then(|kind| places.get_mut(&kind).map(|places| (kind, places))) else {

@@ -143,6 +143,11 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// How many runners one App registers each minute, at most.
+    pub const fn registrations_per_minute(self) -> u32 {
+        self.points_per_minute / 5
+    }
+
     /// Nine tenths of what github.com publishes: 900 points, 80 and 500 created things.
     pub const GITHUB: Pace = Pace { points_per_minute: 810, content_per_minute: 72, content_per_hour: 450 };
     /// No limits, as on a server of one's own.

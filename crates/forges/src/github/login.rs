@@ -16,10 +16,23 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-/// An App as people sign in with it.
+/// Which protocol a sign-in speaks: both are OAuth 2 with PKCE and differ in little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoginKind {
+    /// GitHub's web flow.
+    #[default]
+    Github,
+    /// An OAuth 2 application of a Forgejo, by RFC 6749 word for word; people are at `/api/v1/user`. Never tried against a
+    /// real one.
+    Forgejo,
+}
+
+/// An App, or an OAuth 2 application, as people sign in with it.
 #[derive(Debug, Clone)]
 pub struct LoginApp {
-    /// Which GitHub.
+    /// Which protocol.
+    pub kind: LoginKind,
+    /// Which host.
     pub endpoint: Endpoint,
     /// Client id of the App.
     pub client_id: String,
@@ -32,10 +45,10 @@ pub struct LoginApp {
 /// Why a sign-in came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
-    /// GitHub does not take the code, the secret or the address.
-    #[error("GitHub refuses the sign-in: {error}")]
+    /// The forge does not take the code, the secret or the address.
+    #[error("the forge refuses the sign-in: {error}")]
     Refused {
-        /// GitHub's word for it: `bad_verification_code`.
+        /// The forge's word for it: `bad_verification_code`.
         error: String,
     },
     /// The call failed.
@@ -65,9 +78,16 @@ impl LoginApp {
             .append_pair("redirect_uri", redirect)
             .append_pair("state", state)
             .append_pair("code_challenge", &challenge(verifier))
-            .append_pair("code_challenge_method", "S256")
+            .append_pair("code_challenge_method", "S256");
+        match self.kind {
             // Whoever has no account there cannot be anybody here.
-            .append_pair("allow_signup", "false");
+            LoginKind::Github => {
+                url.query_pairs_mut().append_pair("allow_signup", "false");
+            }
+            LoginKind::Forgejo => {
+                url.query_pairs_mut().append_pair("response_type", "code").append_pair("scope", "read:user");
+            }
+        }
         Ok(url.into())
     }
 
@@ -85,13 +105,16 @@ impl LoginApp {
     ) -> Result<Person, LoginError> {
         let wire = Wire::new(&self.http)?;
         let accept = vec![("accept", "application/json".to_owned())];
-        let body = json!({
+        let mut body = json!({
             "client_id": self.client_id,
             "client_secret": self.client_secret.expose(),
             "code": code.expose(),
             "redirect_uri": redirect,
             "code_verifier": verifier.expose(),
         });
+        if self.kind == LoginKind::Forgejo {
+            body["grant_type"] = json!("authorization_code");
+        }
         let request = Request {
             call: "POST /login/oauth/access_token".to_owned(),
             method: Method::POST,
@@ -143,6 +166,7 @@ mod tests {
     #[test]
     fn address_carries_the_challenge_and_neither_verifier_nor_secret() {
         let app = LoginApp {
+            kind: LoginKind::Github,
             endpoint: Endpoint::github_com(),
             client_id: "Iv1.x".to_owned(),
             client_secret: Secret::new("hunter2"),

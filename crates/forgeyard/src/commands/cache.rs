@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::admin::{Removed, Stat};
 use forgeyard_cache::authority::Snapshot;
+use forgeyard_cache::identity::Minter;
 use forgeyard_cache::service::{self, Options, Running};
 use forgeyard_cache::store::Listed;
 use forgeyard_cache::store::log::Config;
@@ -115,6 +116,9 @@ pub struct TokenArgs {
     /// Release mode: reads no parents.
     #[arg(long)]
     cold: bool,
+    /// Print it as a JWT, as GitHub's official clients want it in ACTIONS_RUNTIME_TOKEN.
+    #[arg(long)]
+    jwt: bool,
     /// How long it holds.
     #[arg(long, default_value_t = 24)]
     hours: u64,
@@ -169,6 +173,7 @@ pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
     let authority = change_authority(data, |snapshot| {
         snapshot.keys.insert(KEY.to_owned(), public);
         snapshot.scopes = config.scopes.clone();
+        snapshot.issuers = config.issuers.clone();
     })?;
     let listen = match config.listen {
         Some(listen) => listen,
@@ -178,7 +183,7 @@ pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
     store.capacity = config.capacity_gib.unwrap_or(50) << 30;
     store.durability = config.durability.unwrap_or(store.durability);
     let clock = Clock::system();
-    let running = service::start(Options {
+    let options = Options {
         listen,
         store,
         authority,
@@ -186,7 +191,8 @@ pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
         threads: config.threads.unwrap_or(0),
         scrub_bytes: service::SCRUB_BYTES,
         clock: Arc::new(move || clock.now()),
-    })?;
+    };
+    let running = service::start_with(options, Some(Minter { id: KEY.to_owned(), key }))?;
     println!("cache:   http://{}/", running.address);
     Ok(running)
 }
@@ -334,7 +340,8 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             let (mut claims, key) = claims(&args.place.data, &args.scope, &args.name, access, life)?;
             claims.run = args.run;
             claims.cold = args.cold;
-            println!("{}", token::mint(&claims, &key)?.expose());
+            let token = if args.jwt { token::mint_jwt(&claims, &key)? } else { token::mint(&claims, &key)? };
+            println!("{}", token.expose());
             eprintln!("id {}, until {}", claims.id, claims.expires_at);
             Ok(ExitCode::SUCCESS)
         }

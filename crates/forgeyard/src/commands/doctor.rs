@@ -1,6 +1,6 @@
 //! `forgeyard doctor`: what this host can do, asked and not assumed.
 
-use crate::config::FileConfig;
+use crate::config::{FileConfig, HostSize};
 use crate::{farm, output};
 use anyhow::Result;
 use clap::Args;
@@ -70,6 +70,13 @@ fn program(name: &str, argument: &str) -> Option<String> {
 pub async fn run(args: DoctorArgs) -> Result<ExitCode> {
     let file = FileConfig::read(args.config.as_deref())?;
     let mut report = Report::default();
+    if let Some(path) = &args.config {
+        // The same reading as at a start and at a change: what is wrong here would not count.
+        let wrong = file.farm(HostSize::here()).err();
+        let detail = wrong.as_ref().map_or_else(|| path.display().to_string(), |error| format!("{error:#}"));
+        let fix = wrong.as_ref().and_then(|error| error.downcast_ref::<output::Wrong>()?.how());
+        report.check(wrong.is_none(), "rules", detail, fix.unwrap_or("correct the file"));
+    }
     for (name, argument) in
         [("git", "--version"), ("runc", "--version"), ("conmon", "--version"), ("clinfo", "--version")]
     {

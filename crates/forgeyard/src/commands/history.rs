@@ -1,5 +1,5 @@
 //! `forgeyard config`: the configurations that the farm ran with. The files of the operator are the truth and the farm never
-//! writes them, so going back means: take the older text, put it where the files come from, start the farm anew. That is a new
+//! writes them, so going back means: take the older text and put it where the files come from. That is a new
 //! version, which says which one it repeats; nothing is ever erased.
 
 use super::ReadArgs;
@@ -23,6 +23,11 @@ use std::process::ExitCode;
 pub enum ConfigCommand {
     /// List every configuration that the farm ran with: since when, by whom, its digest.
     History(ReadArgs),
+    /// Read the files of the farm's configuration again. They are also read by themselves a few seconds after a change;
+    /// what they say counts from the next decision, and a mistake in them changes nothing.
+    Reload(ReadArgs),
+    /// Show which version counts, and whether the files say something else that cannot count.
+    Status(ReadArgs),
     /// Show what changed between two versions: as text, and whom it opened or closed what to.
     Diff {
         /// The older version.
@@ -65,11 +70,38 @@ pub async fn run(command: ConfigCommand) -> Result<ExitCode> {
                             at(row.at),
                             row.by.clone(),
                             row.digest.short(),
+                            row.changes.join("; "),
                         ]
                     })
                     .collect();
-                table_or("the farm has not run yet", &["version", "since", "by", "digest"], &rows)
+                table_or("the farm has not run yet", &["version", "since", "by", "digest", "what"], &rows)
             })
+        }
+        ConfigCommand::Reload(read) => {
+            let done = read.farm.client()?.reload_config().await?;
+            output::show(read.json, &done, |done| {
+                let mut text = match done.changed {
+                    true => format!("version {} counts now\n", done.version),
+                    false => format!("the files say what counts already: version {}\n", done.version),
+                };
+                done.changes.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+                text + &at_a_start(&done.restart)
+            })
+        }
+        ConfigCommand::Status(read) => {
+            let view = read.farm.client()?.rules().await?;
+            let good = view.problem.is_none();
+            output::show(read.json, &view, |view| {
+                let mut text = format!("version {} counts ({})\n", view.version, view.digest.short());
+                if !view.reads_files {
+                    text.push_str("the farm was started without files; there is nothing to read again\n");
+                }
+                if let Some(problem) = &view.problem {
+                    text.push_str(&format!("{problem}\n"));
+                }
+                text + &at_a_start(&view.restart)
+            })?;
+            Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         ConfigCommand::Diff { old, new, read } => {
             let client = read.farm.client()?;
@@ -81,6 +113,14 @@ pub async fn run(command: ConfigCommand) -> Result<ExitCode> {
             difference(&old, &new, read.json)
         }
         ConfigCommand::Revert(args) => revert(args).await,
+    }
+}
+
+/// Names what waits for a start.
+fn at_a_start(keys: &[String]) -> String {
+    match keys {
+        [] => String::new(),
+        keys => format!("changed, and counts from the next start of the farm: {}\n", keys.join(", ")),
     }
 }
 
@@ -155,7 +195,7 @@ async fn revert(args: RevertArgs) -> Result<ExitCode> {
             }
             fs_err::write(path, &text).context(Wrong::new(format!("cannot write {}", path.display())))?;
             eprintln!(
-                "{} holds the access rules of version {}; they count when the farm is started anew, as a new version",
+                "{} holds the access rules of version {}; they count a few seconds after they lie where the farm reads them, as a new version",
                 path.display(),
                 args.number
             );

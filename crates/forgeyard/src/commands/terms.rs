@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use forgeyard_api::people::TermsRequest;
 use forgeyard_model::approval::Way;
+use forgeyard_model::who::ForgeId;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -19,9 +20,9 @@ pub enum TermsCommand {
         /// The version that was read.
         #[arg(long)]
         version: u32,
-        /// For this person, by numeric id: an admin records what somebody said in writing.
+        /// For this person, by numeric id, or forge and id like `lab:7`: an admin records what somebody said in writing.
         #[arg(long, value_name = "ID")]
-        person: Option<u64>,
+        person: Option<ForgeId>,
         #[command(flatten)]
         farm: FarmArgs,
     },
@@ -49,7 +50,9 @@ pub async fn run(command: TermsCommand) -> Result<ExitCode> {
             })
         }
         TermsCommand::Accept { version, person, farm } => {
-            farm.client()?.accept_terms(&TermsRequest { version, person, how: Way::Cli }).await?;
+            let forge = person.as_ref().and_then(|person| person.forge.clone());
+            let person = person.map(|person| person.id);
+            farm.client()?.accept_terms(&TermsRequest { version, person, forge, how: Way::Cli }).await?;
             output::say(&format!("version {version} is accepted"))?;
             Ok(ExitCode::SUCCESS)
         }

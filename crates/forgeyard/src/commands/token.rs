@@ -75,9 +75,12 @@ fn list(tokens: &[TokenView], now: Timestamp) -> String {
     let rows: Vec<Vec<String>> = tokens
         .iter()
         .map(|token| {
-            let mut role = match token.principal.kind {
+            let mut role = match &token.principal.kind {
                 PrincipalKind::Token { role } => role.to_string(),
-                PrincipalKind::Person { id } => format!("session of id {id}"),
+                PrincipalKind::Person { id, forge } => match forge {
+                    Some(forge) => format!("session of id {id} at {forge}"),
+                    None => format!("session of id {id}"),
+                },
                 _ => String::new(),
             };
             if !token.repositories.is_empty() {

@@ -178,6 +178,7 @@ impl Tour {
         }
         let farm = farm::start(
             FarmOptions {
+                rules: None,
                 data: data.to_owned(),
                 listen,
                 public_url: None,
@@ -370,7 +371,11 @@ fn access() -> Access {
     Access {
         grants: vec![Grant {
             id: "tour".to_owned(),
-            repository: GrantRepository { id: Some(REPOSITORY), name: "forgeyard/fy-bandwidth".to_owned() },
+            repository: GrantRepository {
+                forge: None,
+                id: Some(REPOSITORY),
+                name: "forgeyard/fy-bandwidth".to_owned(),
+            },
             resources: ["local".to_owned()].into(),
             events: [EventClass::Push, EventClass::PullRequest].into(),
             users: [PERSON].into(),

@@ -6,6 +6,7 @@ mod asking;
 mod connect;
 mod help;
 mod offline;
+mod reload;
 mod rig;
 mod starting;
 mod tls;

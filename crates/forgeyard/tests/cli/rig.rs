@@ -90,6 +90,16 @@ impl Farm {
         Self { folder, url, process }
     }
 
+    /// Where its configuration is.
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("forgeyard.toml")
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     pub fn token_file(&self) -> PathBuf {
         self.folder.path().join("data/admin.token")
     }

@@ -21,6 +21,7 @@ use super::runners::{self, ImportedRunner};
 use super::users::{Directory, Found};
 use super::yaml::{Mapping, Notes, Texts};
 use forgeyard_model::access::{Access, EventClass, Grant, GrantRepository};
+use forgeyard_model::who::Ids;
 use serde_norway::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +140,7 @@ impl Import<'_> {
             repository: self.repository(&repo, &policy.at("repo")),
             resources: BTreeSet::new(),
             events: self.events(policy),
-            users: BTreeSet::new(),
+            users: Ids::default(),
             lists: BTreeSet::new(),
             teams: BTreeSet::new(),
             roles: self.roles(policy),
@@ -185,7 +186,7 @@ impl Import<'_> {
                 format!("no numeric id is known for `{name}`: the grant allows nothing without one"),
             );
         }
-        GrantRepository { id, name }
+        GrantRepository { forge: None, id, name }
     }
 
     fn events(&mut self, policy: &Mapping<'_>) -> BTreeSet<EventClass> {
@@ -262,7 +263,7 @@ impl Import<'_> {
                 let place = policy.at("users_from_json");
                 self.notes.add(&place, format!("users file `{name}` was not given: the list is empty"));
             }
-            self.access.lists.insert(name.clone(), members.unwrap_or_default());
+            self.access.lists.insert(name.clone(), members.unwrap_or_default().into_iter().collect());
             grant.lists.insert(name);
         }
         asked
@@ -326,7 +327,8 @@ impl Import<'_> {
                  only; import with forks, or add \"fork-pull-request\" to a grant's events, to cover them",
             );
         }
-        self.access.logins = self.directory.logins;
+        self.access.logins =
+            self.directory.logins.into_iter().map(|(id, login)| (id.into(), login)).collect();
         self.access.notes = self.notes.0;
         self.access
     }

@@ -20,7 +20,8 @@
 
 use super::cirun::{ImportError, NOBODY};
 use super::yaml::{Mapping, Notes, Texts};
-use forgeyard_model::access::{Access, EventClass, Grant, GrantRepository};
+use forgeyard_model::access::{Access, EventClass, Grant, GrantRepository, HOME};
+use forgeyard_model::who::Ids;
 use serde_norway::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -218,10 +219,10 @@ fn grant(
     let lists = if closed { BTreeSet::from([NOBODY.to_owned()]) } else { options.lists.clone() };
     access.grants.push(Grant {
         id,
-        repository: GrantRepository { id: repository_id, name },
+        repository: GrantRepository { forge: requested_at(access), id: repository_id, name },
         resources: BTreeSet::from([resource.to_owned()]),
         events,
-        users: BTreeSet::new(),
+        users: Ids::default(),
         lists,
         teams: BTreeSet::new(),
         roles: options.roles.clone(),
@@ -249,6 +250,11 @@ fn take_back(access: &mut Access, name: &str, id: Option<u64>, resource: &str, b
         grant.resources.remove(resource);
     }
     access.grants.retain(|grant| !(hits(grant) && grant.resources.is_empty()));
+}
+
+/// Requests are about GitHub, whatever forge the numbers of the file are of.
+fn requested_at(access: &Access) -> Option<forgeyard_model::ForgeName> {
+    if access.home() == HOME { None } else { HOME.parse().ok() }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::*;
 use forgeyard_model::access::{Approvers, EventClass, Grant, GrantRepository, Member};
 use forgeyard_model::principal::Role;
 use forgeyard_model::resources::Isolation;
+use forgeyard_model::who::{ForgeId, Ids};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,8 +41,8 @@ fn native_file_is_read() {
                 [roles.1]\n7 = \"admin\"\n[terms-accepted]\n7 = 2\n";
     let access = read("access.toml", text).unwrap();
     assert_eq!(access.grants[0].isolation, Some(Isolation::SharedKernel));
-    assert_eq!(access.roles[&1][&7], "admin");
-    assert_eq!(access.terms_accepted[&7], 2);
+    assert_eq!(access.roles[&1.into()][&7.into()], "admin");
+    assert_eq!(access.terms_accepted[&7.into()], 2);
 }
 
 #[test]
@@ -68,8 +69,8 @@ fn policy_becomes_a_grant_of_the_same_id() {
     let grant = &access.grants[0];
     assert_eq!((grant.id.as_str(), grant.repository.name.as_str()), ("p", "r"));
     assert_eq!(grant.resources, BTreeSet::from(["gpu".to_owned()]));
-    assert_eq!(grant.users, BTreeSet::from([1]), "logins are looked up without regard to case");
-    assert_eq!(access.lists["users.json"], BTreeSet::from([1, 2]));
+    assert_eq!(grant.users, Ids::from([1]), "logins are looked up without regard to case");
+    assert_eq!(access.lists["users.json"], Ids::from([1, 2]));
     assert!(grant.events.contains(&EventClass::PullRequest));
     assert!(!grant.events.contains(&EventClass::ForkPullRequest), "the format says nothing about forks");
     assert!(has_note(&access, &["says nothing about forks"]));
@@ -90,7 +91,7 @@ fn forks_are_covered_only_when_asked_for() {
 fn login_that_cannot_be_found_never_opens_the_grant() {
     let access = policy("users: [ghost]");
     assert!(!open(&access.grants[0]));
-    assert_eq!(access.lists[NOBODY], BTreeSet::new());
+    assert_eq!(access.lists[NOBODY], Ids::default());
     assert!(has_note(&access, &[".access.yml: policies[0].users: ", "`ghost`", "matches nobody"]));
 }
 
@@ -113,10 +114,10 @@ fn policy_that_names_nobody_or_cannot_be_read_allows_nobody() {
 #[test]
 fn users_file_that_was_not_given_is_an_empty_list() {
     let access = policy("users_from_json: https://example.invalid/lost.json");
-    assert_eq!(access.lists["https://example.invalid/lost.json"], BTreeSet::new());
+    assert_eq!(access.lists["https://example.invalid/lost.json"], Ids::default());
     assert!(has_note(&access, &["was not given"]));
     let access = policy("users_from_json: https://example.invalid/users.json");
-    assert_eq!(access.lists["https://example.invalid/users.json"], BTreeSet::from([1, 2]));
+    assert_eq!(access.lists["https://example.invalid/users.json"], Ids::from([1, 2]));
 }
 
 #[test]
@@ -147,8 +148,14 @@ fn repository_gets_its_id_from_the_map_and_its_owner_from_the_options() {
     };
     let text = "version: 1\npolicies: [{id: p, repo: r, roles: [admin]}, {id: q, repo: s, roles: [admin]}]";
     let access = import_with(text, &options);
-    assert_eq!(access.grants[0].repository, GrantRepository { id: Some(9), name: "forge/r".to_owned() });
-    assert_eq!(access.grants[1].repository, GrantRepository { id: None, name: "forge/s".to_owned() });
+    assert_eq!(
+        access.grants[0].repository,
+        GrantRepository { forge: None, id: Some(9), name: "forge/r".to_owned() }
+    );
+    assert_eq!(
+        access.grants[1].repository,
+        GrantRepository { forge: None, id: None, name: "forge/s".to_owned() }
+    );
     assert!(has_note(&access, &["forge/s", "allows nothing without one"]));
 }
 
@@ -202,9 +209,9 @@ fn lists_of_a_runner_are_zipped_into_choices() {
 #[test]
 fn merging_keeps_what_was_written_by_hand() {
     let mut by_hand = Access { terms_version: 3, ..Access::default() };
-    by_hand.teams.insert("t".to_owned(), BTreeSet::from([5]));
+    by_hand.teams.insert("t".to_owned(), Ids::from([5]));
     let merged = merge(by_hand, policy("teams: [t]"));
-    assert_eq!((merged.terms_version, &merged.teams["t"]), (3, &BTreeSet::from([5])));
+    assert_eq!((merged.terms_version, &merged.teams["t"]), (3, &Ids::from([5])));
 }
 
 /// The corpus as texts; `None` when it is not given, which is said aloud.
@@ -286,7 +293,12 @@ fn some_access() -> impl Strategy<Value = Access> {
     let name = || "[a-z][a-z0-9/.-]{0,8}";
     let id = || 1u64..=i64::MAX as u64;
     let names = || prop::collection::btree_set("[a-z][a-z0-9/.-]{0,8}", 0..3);
-    let ids = move || prop::collection::btree_set(1u64..=i64::MAX as u64, 0..3);
+    let forge = || prop::sample::select(vec![None, Some("github"), Some("lab")]);
+    let who = move || {
+        (forge(), 1u64..=i64::MAX as u64)
+            .prop_map(|(forge, id)| ForgeId { forge: forge.map(|name| name.parse().unwrap()), id })
+    };
+    let ids = move || prop::collection::vec(who(), 0..3).prop_map(Ids::from_iter);
     let event = prop::sample::select(vec![EventClass::Push, EventClass::ForkPullRequest, EventClass::Rerun]);
     let isolation = prop::option::of(prop::sample::select(vec![Isolation::Vm, Isolation::SharedKernel]));
     let grant = (
@@ -300,7 +312,7 @@ fn some_access() -> impl Strategy<Value = Access> {
             |((id, repository), resources, events, (users, lists, teams, roles), (isolation, approvers))| {
                 Grant {
                     id: String::new(),
-                    repository: GrantRepository { id, name: repository },
+                    repository: GrantRepository { forge: None, id, name: repository },
                     resources,
                     events,
                     users,
@@ -332,9 +344,9 @@ fn some_access() -> impl Strategy<Value = Access> {
         prop::collection::vec(grant, 0..4),
         people(),
         people(),
-        prop::collection::btree_map(id(), prop::collection::btree_map(id(), name(), 0..3), 0..3),
-        (any::<u32>(), prop::collection::btree_map(id(), any::<u32>(), 0..3)),
-        prop::collection::btree_map(id(), ".{0,8}", 0..3),
+        prop::collection::btree_map(who(), prop::collection::btree_map(who(), name(), 0..3), 0..3),
+        (any::<u32>(), prop::collection::btree_map(who(), any::<u32>(), 0..3)),
+        prop::collection::btree_map(who(), ".{0,8}", 0..3),
         prop::collection::vec(".{0,20}", 0..3),
         members,
     )
@@ -356,6 +368,7 @@ fn some_access() -> impl Strategy<Value = Access> {
                 notes.sort();
                 notes.dedup();
                 Access {
+                    forge: maps.then(|| "lab".parse().unwrap()),
                     grants,
                     lists,
                     teams,
@@ -372,6 +385,16 @@ fn some_access() -> impl Strategy<Value = Access> {
         )
 }
 
+/// What is imported is GitHub's. In a file whose numbers are another forge's it must not become that forge's.
+#[test]
+fn imported_numbers_stay_those_of_github_in_a_file_of_another_forge() {
+    let by_hand = Access { forge: Some("lab".parse().unwrap()), ..Access::default() };
+    let merged = merge(by_hand, policy("users_from_json: users.json"));
+    let at = |forge: &str| merged.holds(&merged.lists["users.json"], &forge.parse().unwrap(), 1);
+    assert!(at("github") && !at("lab"));
+    assert_eq!(merged.home(), "lab");
+}
+
 /// Hole 2: one listed person who renamed or deleted their account broke the check of everybody's requests.
 #[test]
 fn hole_02_an_entry_that_cannot_be_read_costs_nobody_else_anything() {
@@ -381,7 +404,7 @@ fn hole_02_an_entry_that_cannot_be_read_costs_nobody_else_anything() {
     let files =
         CirunFiles { access: policy, runners: None, users: [("users.json".to_owned(), users)].into() };
     let access = import_cirun(&files, &ImportOptions::default()).unwrap().access;
-    let people: Vec<u64> = access.lists.values().flatten().copied().collect();
+    let people: Vec<u64> = access.lists.values().flatten().map(|who| who.id).collect();
     assert_eq!(people, [7]);
     assert!(access.notes.iter().any(|note| note.contains("matches nobody")), "{:?}", access.notes);
 }
@@ -397,7 +420,7 @@ fn hole_03_a_list_behind_an_address_is_a_file_that_was_read_once_or_nobody() {
         import_cirun(&files, &ImportOptions::default()).unwrap().access
     };
     let given = read([("users.json".to_owned(), r#"{"users":[{"github":"ada","id":7}]}"#)].into());
-    assert_eq!(given.lists.values().flatten().copied().collect::<Vec<u64>>(), [7]);
+    assert_eq!(given.lists.values().flatten().map(|who| who.id).collect::<Vec<u64>>(), [7]);
     let absent = read(Default::default());
     // The grant still asks for a list, and that has no member: never a grant that is open to everybody.
     assert!(

@@ -222,7 +222,7 @@ impl Run {
             (Some(Bug::LaunderLane), Trigger::PullRequest { .. }) => build::push(&event.head_sha),
             _ => event,
         };
-        self.call(Input::DeliveryRead { guid, meaning: Ok(Meaning::Work(Box::new(event))) });
+        self.call(Input::DeliveryRead { guid, meaning: Ok(Meaning::Work(Box::new(event))), asked: false });
     }
 
     fn perform(&mut self) {

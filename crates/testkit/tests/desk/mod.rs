@@ -113,7 +113,11 @@ impl Desk {
         let body = Digest::of(guid.as_bytes());
         self.give(Input::DeliveryReceived { guid: guid.to_owned(), event: "push".to_owned(), body });
         let commit = event.head_sha.clone();
-        self.give(Input::DeliveryRead { guid: guid.to_owned(), meaning: Ok(Meaning::Work(Box::new(event))) });
+        self.give(Input::DeliveryRead {
+            guid: guid.to_owned(),
+            meaning: Ok(Meaning::Work(Box::new(event))),
+            asked: false,
+        });
         let effect = self.farm.index.outbox.iter().next().copied().unwrap();
         let Effect::FetchSource { pipeline } = self.farm.effects[&effect].effect else {
             panic!("{guid} was not let in")

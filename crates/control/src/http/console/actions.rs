@@ -202,7 +202,7 @@ pub(super) struct Terms {
 pub(super) async fn accept_terms(State(app): State<App>, form: MemberForm<Terms>) -> Done {
     let version =
         form.fields.version.parse().map_err(|_| invalid("form.version", "the version is a number"))?;
-    let request = TermsRequest { version, person: None, how: Way::Console };
+    let request = TermsRequest { version, person: None, forge: None, how: Way::Console };
     judging::accept_terms(&app, &form.caller, request).await?;
     Ok(Redirect::to(routes::TERMS))
 }

@@ -30,7 +30,7 @@ pub(super) async fn job(
     caller.need_in(repository, Role::Viewer)?;
     let why = {
         let farm = app.core.read();
-        views::why(&views::foresee(&app, &farm), id)?
+        views::why(&views::foresee(&app, &app.config(), &farm), id)?
     };
     let (shell, names) = (shell_of(&app, &caller, repository), names(&app));
     if fragment.is_some() {

@@ -195,19 +195,23 @@ async fn finish(app: &App, headers: &HeaderMap, answer: Answer) -> Result<(Strin
             }
         })?;
     let forge_roles = roles_at(app, &begun.forge, &person).await;
-    let may = standing::of(app.config(), person.id, &forge_roles);
-    if may.highest().is_none() && !named(&app.config().access, person.id) {
+    let config = app.config();
+    let may = standing::of(&config, &begun.forge, person.id, &forge_roles);
+    if may.highest().is_none() && !named(&config.access, &begun.forge, person.id) {
         let text = format!(
-            "{} (id {}) has no role in this farm, and no access rule names this id",
-            person.login, person.id
+            "{} (id {} at {}) has no role in this farm, and no access rule names this id of this forge",
+            person.login, person.id, begun.forge
         );
-        let hint = "ask an operator for a member rule in the access file, by this id";
-        return Err(refused("login.nobody", text, hint));
+        let hint = format!(
+            "ask an operator for a member rule in the access file, by \"{}:{}\"",
+            begun.forge, person.id
+        );
+        return Err(refused("login.nobody", text, &hint));
     }
     let token = keys::new_token();
     let digest = Digest::of(token.as_bytes());
     let end = now.plus(session::SESSION);
-    let principal = auth::person(&person);
+    let principal = auth::person(&begun.forge, &person);
     let row = ApiToken {
         principal: principal.clone(),
         digest,
@@ -219,20 +223,20 @@ async fn finish(app: &App, headers: &HeaderMap, answer: Answer) -> Result<(Strin
         generation: 0,
     };
     app.core.give(Input::TokenIssued { token: row }, principal).await?;
-    tracing::info!(name = %person.login, id = person.id, "signed in by the forge");
+    tracing::info!(forge = %begun.forge, name = %person.login, id = person.id, "signed in by the forge");
     Ok((app.keys.cookie(&digest, end.as_micros()), begun.next))
 }
 
 /// Whether an access rule speaks of a person: whoever is named may sign in, for example to accept the terms.
-fn named(access: &Access, person: u64) -> bool {
+fn named(access: &Access, forge: &ForgeName, person: u64) -> bool {
     let groups = access.lists.values().chain(access.teams.values());
-    access.grants.iter().any(|grant| grant.users.contains(&person))
+    access.grants.iter().any(|grant| access.holds(&grant.users, forge, person))
         || access
             .grants
             .iter()
             .filter_map(|grant| grant.approvers.as_ref())
-            .any(|approvers| approvers.users.contains(&person))
-        || groups.into_iter().any(|ids| ids.contains(&person))
+            .any(|approvers| access.holds(&approvers.users, forge, person))
+        || groups.into_iter().any(|ids| access.holds(ids, forge, person))
 }
 
 /// Roles of a person at the forge, where the access files give them a meaning. A repository that cannot be asked about gives

@@ -93,7 +93,7 @@ pub fn routes() -> Routes {
 /// The frame of a page for this caller.
 fn shell(app: &App, caller: Option<&Caller>) -> Shell {
     let now = app.clock.now();
-    let alarms = caller.map_or(0, |_| views::alarms(&app.core.read(), now).len());
+    let alarms = caller.map_or(0, |_| views::alarms(&app.core.read(), now).len() + app.rules.alarms().len());
     Shell {
         farm: app.config().farm.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -120,14 +120,26 @@ fn judges(app: &App, caller: &Caller) -> BTreeSet<u64> {
             return true;
         }
         let by = caller.approver(app, repository.id);
-        if by.person.id == 0 {
+        let Some(forge) = config.access.forge_of(by.forge.as_ref()).filter(|_| by.person.id != 0) else {
             return false;
-        }
+        };
         let here =
             Repository { forge: repository.forge.clone(), id: repository.id, name: repository.name.clone() };
-        let grants = config.access.grants.iter().filter(|grant| grant.repository.id == Some(repository.id));
+        let grants = config
+            .access
+            .grants
+            .iter()
+            .filter(|grant| grant.repository.is(config.access.home(), &repository.forge, repository.id));
         grants.flat_map(|grant| &grant.resources).any(|resource| {
-            gate::may_approve(&here, Some(repository), resource, &config.access, &by.person, by.role).is_ok()
+            gate::may_approve(
+                &here,
+                Some(repository),
+                resource,
+                &config.access,
+                (&by.person, &forge),
+                by.role,
+            )
+            .is_ok()
         })
     };
     config

@@ -94,7 +94,7 @@ pub(super) async fn pipelines(
 pub(super) async fn queue(State(app): State<App>, Member(caller): Member) -> Page {
     let mut rows = {
         let farm = app.core.read();
-        views::queue(&views::foresee(&app, &farm), 4 * ROWS)
+        views::queue(&views::foresee(&app, &app.config(), &farm), 4 * ROWS)
     };
     rows.retain(|row| caller.sees(row.repository_id));
     html(console::queue::queue(&shell(&app, Some(&caller)), &rows))
@@ -153,7 +153,7 @@ pub(super) async fn pools(State(app): State<App>, caller: Caller) -> Page {
     let (config, now) = (app.config(), app.clock.now());
     let rows: Vec<_> = {
         let farm = app.core.read();
-        config.pools.iter().map(|pool| views::pools::pool(&farm, config, pool, now)).collect()
+        config.pools.iter().map(|pool| views::pools::pool(&farm, &config, pool, now)).collect()
     };
     html(console::pools::pools(&shell(&app, Some(&caller)), &rows))
 }
@@ -267,7 +267,8 @@ pub(super) async fn access(State(app): State<App>, caller: Caller, Query(asked):
     let nothing = question.repository.is_empty() && question.person.is_empty();
     let answer = if nothing { Ok(None) } else { understood(&question).map(|it| Some(ask_gate(&app, &it))) };
     let shell = shell(&app, Some(&caller));
-    let rules = &app.config().access;
+    let config = app.config();
+    let rules = &config.access;
     match answer {
         Ok(decision) => html(console::access::access(&shell, rules, &question, decision.as_ref(), None)),
         Err(trouble) => html(console::access::access(&shell, rules, &question, None, Some(&trouble))),

@@ -109,6 +109,7 @@ impl Samples {
             minted_at: None,
             fetched_at: Some(self.at()),
             busy: false,
+            over: false,
             idle_until: None,
             taken: number.is_multiple_of(2).then(|| Taken {
                 job,
@@ -123,7 +124,12 @@ impl Samples {
     pub fn approval(&mut self) -> HeadApproval {
         let number = self.number();
         let person = Person { id: u64::MAX - number, login: AWKWARD.to_owned() };
-        let by = Approver { person, token: number.is_multiple_of(3).then(|| self.id()), role: None };
+        let by = Approver {
+            person,
+            forge: number.is_multiple_of(2).then(|| parsed("github")),
+            token: number.is_multiple_of(3).then(|| self.id()),
+            role: None,
+        };
         HeadApproval {
             repository: Repository { forge: parsed("github"), id: u64::MAX, name: AWKWARD.to_owned() },
             head_sha: format!("{number:040x}"),
@@ -146,7 +152,14 @@ impl Samples {
     pub fn acceptance(&mut self) -> Acceptance {
         let number = self.number();
         let person = Person { id: u64::MAX - number, login: AWKWARD.to_owned() };
-        Acceptance { person, version: u32::MAX, how: Way::Cli, at: self.at(), generation: 1 }
+        Acceptance {
+            person,
+            forge: number.is_multiple_of(2).then(|| parsed("github")),
+            version: u32::MAX,
+            how: Way::Cli,
+            at: self.at(),
+            generation: 1,
+        }
     }
 
     /// A configuration.
@@ -158,6 +171,7 @@ impl Samples {
             at: self.at(),
             by: AWKWARD.to_owned(),
             repeats: number.checked_sub(1),
+            changes: vec![AWKWARD.to_owned()],
             config: AWKWARD.to_owned(),
             generation: 1,
         }

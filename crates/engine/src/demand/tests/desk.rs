@@ -105,7 +105,7 @@ pub(crate) fn config() -> FarmConfig {
         access: Access {
             grants: vec![Grant {
                 id: "demo".to_owned(),
-                repository: GrantRepository { id: Some(REPOSITORY), name: "octo/r".to_owned() },
+                repository: GrantRepository { forge: None, id: Some(REPOSITORY), name: "octo/r".to_owned() },
                 resources: ["small".to_owned(), "large".to_owned()].into(),
                 events: events.into(),
                 users: [MAINTAINER].into(),
@@ -355,7 +355,7 @@ impl Desk {
         let guid = format!("guid-{}", self.guids);
         let body = Digest::of(guid.as_bytes());
         self.give(Input::DeliveryReceived { guid: guid.clone(), event: "workflow_job".to_owned(), body });
-        self.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Demand(Box::new(job))) });
+        self.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Demand(Box::new(job))), asked: false });
     }
 
     pub(crate) fn poll(&mut self, job: WorkflowJob) -> Reply {

@@ -50,7 +50,7 @@ fn a_delivery_that_came_twice_before_it_was_read_counts_as_sent_again() {
     desk.give(received());
     desk.give(received());
     let meaning = Ok(forgeyard_model::forge::Meaning::Demand(Box::new(report(JOB, "queued"))));
-    desk.give(Input::DeliveryRead { guid: "g".to_owned(), meaning });
+    desk.give(Input::DeliveryRead { guid: "g".to_owned(), meaning, asked: false });
     assert!(desk.demand(JOB).seen.contains_key(&Source::Redelivery));
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod desk;
 mod docker;
 mod gate;
 mod ledger;
+mod limits;
 mod people;
 mod registrations;
 mod storm;

@@ -20,7 +20,7 @@ fn sha(letter: &str) -> String {
 }
 
 fn by(id: u64) -> Approver {
-    Approver { person: person(id), token: None, role: None }
+    Approver { person: person(id), forge: None, token: None, role: None }
 }
 
 fn judged(head_sha: &str, approve: bool, by: Approver) -> Input {
@@ -50,7 +50,7 @@ fn pressed(desk: &mut Desk, guid: &str, head_sha: &str, button: &str, sender: Pe
         event: "check_run".to_owned(),
         body: Digest::of(b"body"),
     });
-    desk.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Pressed(Box::new(press))) });
+    desk.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Pressed(Box::new(press))), asked: false });
 }
 
 /// A desk at which the job of a stranger's fork is held.
@@ -211,7 +211,7 @@ fn token(role: Role, repositories: &[u64]) -> ApiToken {
 
 fn by_token() -> Approver {
     let person = Person { id: 0, login: "robot".to_owned() };
-    Approver { person, token: Some(PrincipalId::from_bits(9)), role: Some(Role::Admin) }
+    Approver { person, forge: None, token: Some(PrincipalId::from_bits(9)), role: Some(Role::Admin) }
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn hole_13_newer_terms_bind_nobody_who_has_not_accepted_them_and_the_refusal_say
     let mut desk = Desk::new();
     desk.config.access.terms_version = 2;
     desk.config.access.terms_url = Some("https://example.org/terms".to_owned());
-    desk.config.access.terms_accepted.insert(MAINTAINER, 1);
+    desk.config.access.terms_accepted.insert(MAINTAINER.into(), 1);
     desk.webhook(report(JOB, "queued"));
     desk.found(facts());
     assert_eq!(desk.state(JOB), "held");
@@ -269,7 +269,8 @@ fn hole_13_newer_terms_bind_nobody_who_has_not_accepted_them_and_the_refusal_say
         fix.contains("https://example.org/terms") && fix.contains("forgeyard terms accept --version 2"),
         "{fix}"
     );
-    let accept = |version, id| Input::TermsAccepted { person: person(id), version, how: Way::Console };
+    let accept =
+        |version, id| Input::TermsAccepted { person: person(id), forge: None, version, how: Way::Console };
     for (version, id, code) in [
         (1, MAINTAINER, "terms.other_version"),
         (3, MAINTAINER, "terms.other_version"),
@@ -299,7 +300,12 @@ fn an_approver_needs_the_terms_as_everybody() {
 
 fn adopted(desk: &mut Desk) {
     let text = serde_json::to_string(&desk.config).unwrap();
-    desk.give(Input::ConfigAdopted { text, started_by: "ops".to_owned(), repeats: None });
+    desk.give(Input::ConfigAdopted {
+        text,
+        started_by: "ops".to_owned(),
+        repeats: None,
+        changes: Vec::new(),
+    });
 }
 
 /// Hole 15: revocation was another pull request, and live machines went on.
@@ -352,8 +358,11 @@ fn opened(desk: &mut Desk, guid: &str, head_sha: &str) -> Option<forgeyard_model
         event: "pull_request".to_owned(),
         body: Digest::of(b"body"),
     });
-    match desk.give(Input::DeliveryRead { guid, meaning: Ok(Meaning::Work(Box::new(fork_event(head_sha)))) })
-    {
+    match desk.give(Input::DeliveryRead {
+        guid,
+        meaning: Ok(Meaning::Work(Box::new(fork_event(head_sha)))),
+        asked: false,
+    }) {
         Reply::Pipeline { pipeline } => Some(pipeline),
         _ => None,
     }

@@ -176,6 +176,43 @@ fn a_machine_that_never_registers_is_named_and_replaced_tf_aws_3493_arc_4452_bui
     assert!(failed <= 1, "a failed machine is no capacity (ARC 4168)");
 }
 
+/// A configuration is good for one job, and the forge drops the runner with it: asking would be a call for each job.
+#[test]
+fn a_runner_that_ended_well_and_whose_job_the_forge_calls_over_is_not_asked_about() {
+    for told_first in [true, false] {
+        let mut desk = Desk::new();
+        desk.launched(JOB);
+        let attempt = desk.registered(JOB, 5);
+        desk.in_progress(JOB, attempt);
+        if told_first {
+            desk.completed(JOB, "success");
+            desk.finished(attempt, 0);
+        } else {
+            desk.finished(attempt, 0);
+            let effect = desk.waiting("forget")[0];
+            assert!(desk.farm.effects[&effect].not_before > desk.now, "the forge's own word is waited for");
+            desk.completed(JOB, "success");
+        }
+        assert!(desk.waiting("forget").is_empty(), "nobody is asked");
+        assert_eq!(registered(desk.runner_of(attempt)).state.name(), "gone");
+        assert_eq!(desk.runner_of(attempt).state.name(), "draining");
+        assert_eq!(desk.state(JOB), "ended");
+    }
+}
+
+#[test]
+fn a_runner_whose_job_nobody_calls_over_is_asked_about_after_a_moment() {
+    let mut desk = Desk::new();
+    desk.launched(JOB);
+    let attempt = desk.registered(JOB, 5);
+    desk.in_progress(JOB, attempt);
+    desk.finished(attempt, 0);
+    let effect = desk.waiting("forget")[0];
+    assert!(desk.farm.effects[&effect].not_before <= desk.now.plus(std::time::Duration::from_secs(10)));
+    desk.settle("forget", EffectResult::Deregistered);
+    assert_eq!(desk.runner_of(attempt).state.name(), "draining");
+}
+
 #[test]
 fn a_machine_is_destroyed_only_after_the_forge_has_forgotten_it_garm_455() {
     let mut desk = Desk::new();
@@ -183,7 +220,8 @@ fn a_machine_is_destroyed_only_after_the_forge_has_forgotten_it_garm_455() {
     let attempt = desk.registered(JOB, 5);
     desk.in_progress(JOB, attempt);
     desk.completed(JOB, "success");
-    desk.finished(attempt, 0);
+    // It did not end well, so the forge's word about the job is not enough.
+    desk.finished(attempt, 1);
     assert_eq!(desk.runner_of(attempt).state.name(), "leaving");
     assert!(desk.runner_of(attempt).state.wanted(), "the machine stands");
     desk.trouble("forget");

@@ -40,6 +40,12 @@ fn step(desk: &mut Desk, what: u8, which: u8) {
         2..=4 => {
             let Some(id) = effect else { return };
             let result = match (&desk.farm.effects[&id].effect, which % 5) {
+                (_, 0) if what.is_multiple_of(2) => {
+                    let until = desk.now.plus(std::time::Duration::from_secs(u64::from(which) * 20));
+                    let reason = forgeyard_model::Explanation::new("forge.limited", "a limit");
+                    let _ = desk.offer(Input::EffectDeferred { effect: id, until, reason });
+                    return;
+                }
                 (_, 0) => {
                     let _ = desk.offer(Input::EffectTroubled { effect: id, trouble: "429".to_owned() });
                     return;

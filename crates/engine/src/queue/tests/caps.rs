@@ -47,7 +47,7 @@ fn caps_of_owners_people_and_the_farm_hold_and_own_figures_come_first() {
     let person = [Wish { person: 7, ..Wish::of(1) }, Wish { person: 7, ..Wish::of(2) }, Wish::of(3)];
     let (count, waits) = started(rules(Caps { person: Some(1), ..Caps::default() }), &person);
     assert_eq!((count, waits[0].as_str()), (2, "queue.cap_person"));
-    let own = Caps { person: Some(1), people: [(7, 2)].into(), ..Caps::default() };
+    let own = Caps { person: Some(1), people: [(7.into(), 2)].into(), ..Caps::default() };
     assert_eq!(started(rules(own), &person).0, 3);
     // A repository with a figure of its own; nothing may start with a cap of zero.
     let mut settings = rules(Caps { repository: Some(5), ..Caps::default() });

@@ -182,7 +182,7 @@ impl Yard {
         (decided.reply, decided.commit)
     }
 
-    /// Puts a job into the queue; it is looked at with the next decision.
+    /// Puts a job into the queue; it is looked at with the next report.
     pub(super) fn submit(&mut self, wish: &Wish) -> JobId {
         self.jobs += 1;
         // One after the other.
@@ -319,7 +319,9 @@ impl Yard {
                 host: "simulated".to_owned(),
                 cpu_millis: 1_000_000,
                 memory_mib: 1 << 30,
-                kernel: "simulated".to_owned(),
+                // Another one each time: a report with news is one after which the whole queue is looked at, without the
+                // deadlines that a tick would look at as well.
+                kernel: format!("simulated {}", self.seq),
                 providers: ["sandbox".parse().unwrap()].into(),
                 enforces: LIMITS.into(),
                 cannot: Vec::new(),

@@ -6,6 +6,7 @@
 
 use forgeyard_api::people::AccessQuestion;
 use forgeyard_control::http::people::ask;
+use forgeyard_model::ForgeName;
 use forgeyard_model::access::{Access, Decision, EventClass};
 use forgeyard_model::config::FarmConfig;
 use serde::Serialize;
@@ -83,16 +84,22 @@ pub(in crate::commands) struct Line {
 /// Everything that changes from one configuration to the other.
 pub(super) fn changes(old: &FarmConfig, new: &FarmConfig) -> Vec<Line> {
     let both = [&old.access, &new.access];
-    let repositories: BTreeMap<u64, &str> = both
+    let repositories: BTreeMap<u64, (&str, &str)> = both
         .iter()
-        .flat_map(|access| &access.grants)
-        .filter_map(|grant| Some((grant.repository.id?, grant.repository.name.as_str())))
+        .flat_map(|access| access.grants.iter().map(|grant| (access.home(), &grant.repository)))
+        .filter_map(|(home, repository)| {
+            let forge = repository.forge.as_ref().map_or(home, ForgeName::as_str);
+            Some((repository.id?, (repository.name.as_str(), forge)))
+        })
         .collect();
     let resources: BTreeSet<&String> =
         both.iter().flat_map(|access| &access.grants).flat_map(|grant| &grant.resources).collect();
-    let people: BTreeSet<u64> = both.iter().flat_map(|access| named(access)).chain([SOMEBODY_ELSE]).collect();
+    let people: BTreeSet<(String, u64)> = both.iter().flat_map(|access| named(access)).collect();
     let mut lines = Vec::new();
-    for (repository, name) in &repositories {
+    for (repository, (name, forge)) in &repositories {
+        // The gate is asked about people of the repository's own forge: nobody else takes part there.
+        let people: Vec<u64> =
+            people.iter().filter(|(of, _)| of == forge).map(|(_, id)| *id).chain([SOMEBODY_ELSE]).collect();
         for resource in &resources {
             for event in EVENTS {
                 let mut touched: BTreeMap<Change, Vec<String>> = BTreeMap::new();
@@ -104,7 +111,7 @@ pub(super) fn changes(old: &FarmConfig, new: &FarmConfig) -> Vec<Line> {
                         resource: (*resource).clone(),
                     };
                     if let Some(change) = change(&ask(old, &question), &ask(new, &question)) {
-                        touched.entry(change).or_default().push(shown(*person, both));
+                        touched.entry(change).or_default().push(shown(forge, *person, both));
                     }
                 }
                 lines.extend(touched.into_iter().map(|(change, people)| Line {
@@ -121,18 +128,19 @@ pub(super) fn changes(old: &FarmConfig, new: &FarmConfig) -> Vec<Line> {
 }
 
 /// Everybody whom a file names.
-fn named(access: &Access) -> impl Iterator<Item = u64> + '_ {
-    let grants = access.grants.iter().flat_map(|grant| grant.users.iter().copied());
-    let lists = access.lists.values().chain(access.teams.values()).flatten().copied();
-    let roles = access.roles.values().flat_map(|people| people.keys().copied());
-    grants.chain(lists).chain(roles).chain(access.terms_accepted.keys().copied())
+fn named(access: &Access) -> impl Iterator<Item = (String, u64)> + '_ {
+    let grants = access.grants.iter().flat_map(|grant| grant.users.iter());
+    let lists = access.lists.values().chain(access.teams.values()).flatten();
+    let roles = access.roles.values().flat_map(|people| people.keys());
+    let all = grants.chain(lists).chain(roles).chain(access.terms_accepted.keys());
+    all.map(|who| (who.forge_or(access.home()).to_owned(), who.id))
 }
 
-fn shown(person: u64, files: [&Access; 2]) -> String {
+fn shown(forge: &str, person: u64, files: [&Access; 2]) -> String {
     if person == SOMEBODY_ELSE {
         return "anybody else".to_owned();
     }
-    match files.iter().rev().find_map(|access| access.logins.get(&person)) {
+    match files.iter().rev().find_map(|access| access.login(&forge.parse().ok()?, person)) {
         Some(login) => format!("{login} ({person})"),
         None => person.to_string(),
     }

@@ -12,8 +12,9 @@ use clap::{Args, Subcommand};
 use forgeyard_api::people::{AccessAnswer, AccessQuestion};
 use forgeyard_control::http::people::answer;
 use forgeyard_formats::access::{self, CirunFiles, ImportOptions, NOBODY, RequestOptions};
-use forgeyard_model::access::{Access, Decision, EventClass};
+use forgeyard_model::access::{Access, Decision, EventClass, GrantRepository};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
+use forgeyard_model::who::ForgeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -214,7 +215,12 @@ fn trouble(access: &Access, config: Option<&FarmConfig>) -> Vec<String> {
         let name = &grant.repository.name;
         match (grant.repository.id, config) {
             (None, _) => say(format!("allows nothing: write the numeric id of {name}")),
-            (Some(id), Some(config)) if !config.repositories.iter().any(|known| known.id == id) => {
+            (Some(id), Some(config))
+                if !config
+                    .repositories
+                    .iter()
+                    .any(|known| grant.repository.is(access.home(), &known.forge, known.id)) =>
+            {
                 say(format!("is for repository {id} ({name}), which the farm does not work for"));
             }
             (Some(_), _) => {}
@@ -268,9 +274,11 @@ fn trouble(access: &Access, config: Option<&FarmConfig>) -> Vec<String> {
             }
         }
         if let Some(config) = config {
-            for id in
-                rule.repositories.iter().filter(|id| config.repositories.iter().all(|known| known.id != **id))
-            {
+            let here = |id: &&ForgeId| {
+                let is = |known: &RepositoryConfig| id.is(access.home(), known.forge.as_str(), known.id);
+                !config.repositories.iter().any(is)
+            };
+            for id in rule.repositories.iter().filter(here) {
                 say(&format!("is for repository {id}, which the farm does not work for"));
             }
         }
@@ -357,7 +365,7 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
         };
         let login = access.logins.iter().find(|(_, login)| login.eq_ignore_ascii_case(&args.person));
         let person = match login {
-            Some((id, _)) => *id,
+            Some((known, _)) => known.id,
             None => number(&args.person, "the person")?,
         };
         let question = question(&args, repository, person);
@@ -389,14 +397,15 @@ fn question(args: &ExplainArgs, repository: u64, person: u64) -> AccessQuestion 
 /// A farm that works for every repository of the grants.
 pub(super) fn configured(access: Access) -> Result<FarmConfig> {
     let mut config = FileConfig::default().farm(HostSize::here())?;
-    let named: BTreeMap<u64, &String> = access
-        .grants
-        .iter()
-        .filter_map(|grant| Some((grant.repository.id?, &grant.repository.name)))
-        .collect();
-    for (id, name) in named {
+    let named: BTreeMap<u64, &GrantRepository> =
+        access.grants.iter().filter_map(|grant| Some((grant.repository.id?, &grant.repository))).collect();
+    for (id, repository) in named {
+        let name = &repository.name;
         config.repositories.push(RepositoryConfig {
-            forge: "github".parse()?,
+            forge: match access.forge_of(repository.forge.as_ref()) {
+                Some(forge) => forge,
+                None => "github".parse()?,
+            },
             id,
             name: name.clone(),
             source: String::new(),
@@ -522,13 +531,8 @@ fn import(args: &ImportArgs) -> Result<ExitCode> {
     for line in trouble(&access, None) {
         eprintln!("trouble: {line}");
     }
-    let people: BTreeSet<u64> = access
-        .grants
-        .iter()
-        .flat_map(|grant| &grant.users)
-        .chain(access.lists.values().flatten())
-        .copied()
-        .collect();
+    let people: BTreeSet<&ForgeId> =
+        access.grants.iter().flat_map(|grant| &grant.users).chain(access.lists.values().flatten()).collect();
     eprintln!(
         "{} grants for {} people; {} runner definitions were read (--json prints them)",
         access.grants.len(),
