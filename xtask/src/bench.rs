@@ -22,7 +22,7 @@ const PARTS: [Part; 12] = [
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
     ("cache", cache),
-    ("cache-start", cache_start),
+    ("cache-start", |root| example(root, "forgeyard-cache", "start", &[])),
     ("sandbox", sandbox),
     ("tour", tour),
     ("server", crate::idle::figures),
@@ -168,11 +168,6 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
 fn cache(root: &Path) -> Result<Vec<Figure>> {
     let arguments =
         ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "beside_nginx"];
-    collect(crate::cargo::command(root, &arguments))
-}
-
-fn cache_start(root: &Path) -> Result<Vec<Figure>> {
-    let arguments = ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "start"];
     collect(crate::cargo::command(root, &arguments))
 }
 

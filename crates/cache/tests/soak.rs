@@ -440,8 +440,11 @@ fn one(room: Room, group: bool, rounds: u32, round: Duration) -> String {
         let killed = std::thread::scope(|scope| {
             let running: Vec<_> =
                 clients.iter_mut().map(|client| scope.spawn(|| client.run(address, &tally))).collect();
-            let end = Instant::now() + round;
-            while Instant::now() < end && !running.iter().any(|client| client.is_finished()) {
+            let begin = Instant::now();
+            // as long as asked, and at a full disk until it is full
+            let waits = || room == Room::FullDisk && tally.refused.load(Ordering::Relaxed) == 0;
+            let more = || begin.elapsed() < round || waits() && begin.elapsed() < Duration::from_secs(120);
+            while more() && !running.iter().any(|client| client.is_finished()) {
                 std::thread::sleep(Duration::from_millis(20));
             }
             // in the middle of what they do
