@@ -160,7 +160,7 @@ impl Spot {
 
     /// Packs. `at` is a multiple of 64.
     pub fn new(segment: u32, at: u64) -> Self {
-        Self(u64::from(segment & mask(22)) | (at / 64 & u64::from(mask(22))) << 22)
+        Self(u64::from(segment & mask(22)) | ((at / 64) & u64::from(mask(22))) << 22)
     }
 
     /// Number of the segment.
