@@ -18,7 +18,7 @@ pub(crate) fn command(root: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Crates of the farm whose speed is looked at.
-const FAST: [&str; 8] = ["api", "control", "db", "engine", "forges", "formats", "model", "testkit"];
+const FAST: [&str; 9] = ["api", "cache", "control", "db", "engine", "forges", "formats", "model", "testkit"];
 
 /// Arguments by which cargo compiles the crates of the farm as a release has them, overflow checks apart, which stay. They
 /// change nothing for other builds, which keep their outputs, and third-party crates are not built again.

@@ -14,14 +14,16 @@ use nix::sys::socket::MsgFlags;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
+use std::future::Future as _;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -91,14 +93,20 @@ pub(crate) struct Connection {
 
 /// A body that came in.
 pub(crate) enum Incoming {
-    /// Came with the head, and lies there in the buffer of the connection.
-    Here(Range<usize>),
     /// Small enough for memory.
     Memory(Vec<u8>),
     /// In a file.
     File(Spool),
     /// Read and thrown away.
     Discarded,
+}
+
+/// Where a body is that came in.
+pub(crate) enum Came {
+    /// It came whole with the head, and lies there in the buffer of the connection.
+    Here(Range<usize>),
+    /// Elsewhere.
+    Read(Incoming),
 }
 
 /// Why a connection ends.
@@ -130,7 +138,11 @@ impl Connection {
                 Ok(()) if head.keep_alive => {}
                 Ok(()) => return Ok(()),
                 Err(End::Wrong(wrong)) => return self.refuse(wrong).await,
-                Err(end) => return Err(end),
+                Err(end) => {
+                    // an answer that breaks off must not look like one that ends (nix#4533)
+                    let _ = self.stream.set_zero_linger();
+                    return Err(end);
+                }
             }
         }
     }
@@ -178,16 +190,14 @@ impl Connection {
     }
 
     /// Reads what there is room for.
-    async fn fill_into(&self, buffer: &mut Vec<u8>, within: Duration) -> Result<usize, End> {
-        loop {
-            // no timer for bytes that are there already
-            match self.stream.try_read_buf(buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                read => return Ok(read?),
-            }
-            if tokio::time::timeout(within, self.stream.readable()).await.is_err() {
-                return Ok(0);
-            }
+    async fn fill_into(&mut self, buffer: &mut Vec<u8>, within: Duration) -> Result<usize, End> {
+        // unlike `try_read`, this knows after a short read that nothing is left, and saves asking once more
+        let mut read = std::pin::pin!(self.stream.read_buf(buffer));
+        // no timer for bytes that are there already
+        let first = std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+        match first {
+            Poll::Ready(read) => Ok(read?),
+            Poll::Pending => tokio::time::timeout(within, read).await.map_or(Ok(0), |read| Ok(read?)),
         }
     }
 
@@ -212,6 +222,14 @@ impl Connection {
 
     /// Reads the body of a request, to memory, to a file, or to nowhere.
     pub(crate) async fn body(&mut self, core: &Core, head: &Head, keep: bool) -> Result<Incoming, End> {
+        Ok(match self.body_in_place(core, head, keep).await? {
+            Came::Here(range) => Incoming::Memory(self.buffer.get(range).unwrap_or_default().to_vec()),
+            Came::Read(incoming) => incoming,
+        })
+    }
+
+    /// The same, but what came whole with the head stays in the buffer of the connection.
+    pub(crate) async fn body_in_place(&mut self, core: &Core, head: &Head, keep: bool) -> Result<Came, End> {
         let too_large = Wrong { status: 413, reason: "the entry is larger than this cache takes" };
         if matches!(head.framing, Framing::Length(length) if length > core.largest) {
             return Err(too_large.into());
@@ -230,7 +248,7 @@ impl Connection {
             let here = self.begin..self.begin + length;
             if here.end <= self.buffer.len() {
                 self.begin = here.end;
-                return Ok(Incoming::Here(here));
+                return Ok(Came::Here(here));
             }
             // the rest is read to where it is to stay
             all.extend_from_slice(&self.buffer[self.begin..]);
@@ -246,7 +264,7 @@ impl Connection {
                 self.begin = 0;
                 self.buffer.extend(all.drain(length..));
             }
-            return Ok(into);
+            return Ok(Came::Read(into));
         }
         let mut chunks = Chunks::default();
         let (mut left, mut total) = (0, 0u64);
@@ -259,7 +277,7 @@ impl Connection {
                 Framing::Chunked => chunks.done(),
             };
             if done {
-                return Ok(into);
+                return Ok(Came::Read(into));
             }
             if self.begin == self.buffer.len() && self.fill(STALLED).await? == 0 {
                 return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
@@ -288,16 +306,6 @@ impl Connection {
                 }
             }
         }
-    }
-
-    /// The same, for whoever has no use for the buffer of the connection: what came with the head is copied out of it.
-    pub(crate) async fn own_body(&mut self, core: &Core, head: &Head) -> Result<Incoming, End> {
-        Ok(match self.body(core, head, true).await? {
-            Incoming::Here(range) => {
-                Incoming::Memory(self.buffer.get(range).map(<[u8]>::to_vec).unwrap_or_default())
-            }
-            other => other,
-        })
     }
 
     /// Begins an answer.
@@ -366,7 +374,7 @@ impl Incoming {
             }
             Incoming::Memory(all) => all.extend_from_slice(bytes),
             Incoming::File(spool) => spool.write(bytes)?,
-            Incoming::Here(_) | Incoming::Discarded => {}
+            Incoming::Discarded => {}
         }
         Ok(())
     }
@@ -423,4 +431,15 @@ async fn write_both(stream: &TcpStream, mut head: &[u8], mut body: &[u8]) -> std
         body = &body[written - of_head..];
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ccache#927: a client reads, compiles for a minute or two, and writes over the same connection.
+    #[test]
+    fn ccache_927_connection_is_kept_for_longer_than_a_compilation_takes() {
+        assert!(IDLE >= Duration::from_secs(120));
+    }
 }

@@ -7,7 +7,7 @@
 use crate::action;
 use crate::authority::{Caller, token_in};
 use crate::checked;
-use crate::connection::{Connection, End, Incoming, Thread};
+use crate::connection::{Came, Connection, End, Incoming, Thread};
 use crate::figures::Counters;
 use crate::http::{Head, Method, Wrong, range_of};
 use crate::name::{Kind, Name, NameHash};
@@ -169,8 +169,8 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
     match (head.method, head.path.as_str()) {
         (Method::Get | Method::Head, "/healthz") => say(conn, core, head, 200, "ok\n").await,
         (Method::Get, "/metrics") => {
-            let damaged = core.store.damaged();
-            let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged);
+            let (damaged, scrubbed) = (core.store.damaged(), core.store.scrubbed());
+            let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged, scrubbed);
             say(conn, core, head, 200, &text).await
         }
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
@@ -455,7 +455,7 @@ async fn put(
         return say(conn, core, head, 415, "entries are stored as they are, without a content coding\n")
             .await;
     }
-    let incoming = match conn.body(core, head, true).await {
+    let incoming = match conn.body_in_place(core, head, true).await {
         Err(End::Store(error)) => return fail(head, access, &error),
         other => other?,
     };
@@ -468,13 +468,10 @@ async fn put(
     // in a scope of its own a job may rewrite what it likes
     let policy = if access.grant.trusted { write.policy } else { Policy::Replace };
     // what came with the head is stored from where it lies
-    let (held, incoming) = match incoming {
-        Incoming::Here(range) => (Some(std::mem::take(&mut conn.buffer)), Incoming::Here(range)),
-        incoming => (None, incoming),
-    };
+    let held = matches!(incoming, Came::Here(_)).then(|| std::mem::take(&mut conn.buffer));
     let small = match (&incoming, &held) {
-        (Incoming::Memory(bytes), _) => Some(&bytes[..]),
-        (Incoming::Here(range), Some(held)) => held.get(range.clone()),
+        (Came::Read(Incoming::Memory(bytes)), _) => Some(&bytes[..]),
+        (Came::Here(range), Some(held)) => held.get(range.clone()),
         _ => None,
     };
     let checked = small.map(|bytes| match shape::check(write.shape, &name.key, bytes) {
@@ -496,12 +493,12 @@ async fn put(
         conn.buffer = held;
     }
     let stored = match incoming {
-        Incoming::Memory(_) | Incoming::Here(_) => match checked {
+        Came::Here(_) | Came::Read(Incoming::Memory(_)) => match checked {
             Some(Ok(stored)) => stored,
             Some(Err(wrong)) => return malformed(conn, head, access, &name, wrong).await,
             None => Err(StoreError::TooLong("content")),
         },
-        Incoming::File(spool) => {
+        Came::Read(Incoming::File(spool)) => {
             let size = spool.size();
             // a sync may take long, and others share this thread
             let sync = core.store.durability() == Durability::Group;
@@ -514,7 +511,7 @@ async fn put(
                 Err(error) => Err(error),
             }
         }
-        Incoming::Discarded => return say_after_body(conn, head, 200, "").await,
+        Came::Read(Incoming::Discarded) => return say_after_body(conn, head, 200, "").await,
     };
     let settled = match stored {
         Ok((put, size)) => core.store.settled(put.ticket).await.map(|()| (put.outcome, size)),

@@ -102,7 +102,7 @@ impl Figures {
     }
 
     /// The text that Prometheus reads.
-    pub fn prometheus(&self, totals: &Totals, uses: &[ScopeUse], damaged: u64) -> String {
+    pub fn prometheus(&self, totals: &Totals, uses: &[ScopeUse], damaged: u64, scrubbed: u64) -> String {
         let mut text = String::new();
         let all = self.all();
         let families: [Family; 11] = [
@@ -148,6 +148,11 @@ impl Figures {
         gauge("disk_bytes", "Bytes on disk", &single(totals.disk_bytes));
         gauge("index_bytes", "Bytes of memory of the index", &single(totals.index_bytes));
         gauge("damaged_entries", "Entries that failed their checksum since the start", &single(damaged));
+        gauge(
+            "scrubbed_bytes",
+            "Bytes that were read again in the background since the start",
+            &single(scrubbed),
+        );
         if let Some(minutes) = totals.tail_idle_minutes {
             let help = "Seconds since the segment that goes next was last written";
             gauge("tail_age_seconds", help, &single(u64::from(minutes) * 60));

@@ -240,7 +240,7 @@ fn action(files: &[(String, usize)]) -> Vec<u8> {
             size >>= 7;
         }
         digest.push(size as u8);
-        field(2, &[field(1, hash[..8].as_bytes()), field(2, &digest)].concat())
+        field(2, &[field(1, &hash.as_bytes()[..8]), field(2, &digest)].concat())
     };
     files.iter().flat_map(file).collect()
 }
@@ -257,13 +257,16 @@ struct Tally {
     bytes: AtomicU64,
 }
 
+/// Contents by their digest.
+type Files = Vec<(String, Vec<u8>)>;
+
 struct Soaker {
     number: u64,
     room: Room,
     token: String,
     next: u64,
     keys: BTreeMap<u64, Known>,
-    results: Vec<(String, Vec<(String, Vec<u8>)>)>,
+    results: Vec<(String, Files)>,
 }
 
 impl Soaker {
@@ -277,7 +280,11 @@ impl Soaker {
     fn run(&mut self, address: SocketAddr, tally: &Tally) {
         while !tally.stop.load(Ordering::SeqCst) {
             if let Ok(mut wire) = Wire::open(address, &self.token) {
-                while !tally.stop.load(Ordering::SeqCst) && self.step(&mut wire, tally).is_ok() {}
+                loop {
+                    if tally.stop.load(Ordering::SeqCst) || self.step(&mut wire, tally).is_err() {
+                        break;
+                    }
+                }
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -330,7 +337,7 @@ impl Soaker {
 
     /// A build: its files, then the result that names them.
     fn build(&mut self, wire: &mut Wire, tally: &Tally) -> std::io::Result<()> {
-        let files: Vec<(String, Vec<u8>)> = (0..3)
+        let files: Files = (0..3)
             .map(|file| {
                 let bytes = content(self.next << 2 | file);
                 (Digest::of(&bytes).hex(), bytes)
@@ -440,8 +447,11 @@ fn one(room: Room, group: bool, rounds: u32, round: Duration) -> String {
         let killed = std::thread::scope(|scope| {
             let running: Vec<_> =
                 clients.iter_mut().map(|client| scope.spawn(|| client.run(address, &tally))).collect();
-            let end = Instant::now() + round;
-            while Instant::now() < end && !running.iter().any(|client| client.is_finished()) {
+            let begin = Instant::now();
+            // as long as asked, and at a full disk until it is full
+            let waits = || room == Room::FullDisk && tally.refused.load(Ordering::Relaxed) == 0;
+            let more = || begin.elapsed() < round || waits() && begin.elapsed() < Duration::from_secs(120);
+            while more() && !running.iter().any(|client| client.is_finished()) {
                 std::thread::sleep(Duration::from_millis(20));
             }
             // in the middle of what they do

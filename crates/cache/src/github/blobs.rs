@@ -73,7 +73,7 @@ async fn put(
             }
         }
         (Some("blocklist"), _) => {
-            let Incoming::Memory(list) = conn.own_body(core, head).await? else {
+            let Incoming::Memory(list) = conn.body(core, head, true).await? else {
                 return Err(Wrong { status: 413, reason: "the block list is longer than 1 MiB" }.into());
             };
             commit(core, conn, head, id, &list).await
@@ -134,7 +134,7 @@ async fn take(
     sync: bool,
     memory: bool,
 ) -> Result<Content, End> {
-    let spool = match conn.own_body(core, head).await? {
+    let spool = match conn.body(core, head, true).await? {
         Incoming::Memory(bytes) if memory => return Ok(Content::Memory(bytes)),
         Incoming::Memory(bytes) => {
             let mut spool = core.store.spool()?;
@@ -142,7 +142,7 @@ async fn take(
             spool
         }
         Incoming::File(spool) => spool,
-        Incoming::Here(_) | Incoming::Discarded => return Ok(Content::Memory(Vec::new())),
+        Incoming::Discarded => return Ok(Content::Memory(Vec::new())),
     };
     let finished = tokio::task::spawn_blocking(move || spool.finish(sync)).await;
     Ok(Content::File(finished.unwrap_or(Err(StoreError::Broken))?))

@@ -257,7 +257,7 @@ async fn call(
     service: &str,
     method: &str,
 ) -> Result<Result<(Coding, Vec<u8>), TwirpError>, End> {
-    let body = match conn.own_body(&thread.core, head).await? {
+    let body = match conn.body(&thread.core, head, true).await? {
         Incoming::Memory(bytes) => bytes,
         _ => return Err(Wrong { status: 413, reason: "a message of this service is at most 1 MiB" }.into()),
     };

@@ -24,10 +24,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// How much a scope is brought down to once it is over its quota, so that this is not done for every put.
 const DOWN_TO: f64 = 0.9;
+
+/// How far a segment was read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Walked {
+    /// Up to here records hold.
+    pub(super) good: u64,
+    /// Where the segment ended when this began. It may have grown since.
+    pub(super) end: u64,
+}
 
 /// Reads records of a segment file in order, up to its end or to the first that does not hold; answers with how far that
 /// was. It does not look for further records behind a damaged one: what lies there may be the content of an entry, and
@@ -36,7 +45,7 @@ pub(super) fn walk(
     segment: &super::log::Segment,
     from: u64,
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<(), StoreError>,
-) -> Result<u64, StoreError> {
+) -> Result<Walked, StoreError> {
     walk_on(segment, from, |at, record, length| see(at, record, length).map(ControlFlow::Continue))
 }
 
@@ -45,8 +54,8 @@ pub(super) fn walk_on(
     segment: &super::log::Segment,
     from: u64,
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<ControlFlow<()>, StoreError>,
-) -> Result<u64, StoreError> {
-    let end = segment.size.load(Relaxed);
+) -> Result<Walked, StoreError> {
+    let end = segment.size.load(Acquire);
     // bytes of the file from `begin` on; the buffer is filled further where records are small
     let (mut buffer, mut begin, mut ahead) = (Vec::new(), 0u64, 1 << 10);
     let fill = |buffer: &mut Vec<u8>, begin: &mut u64, at: u64, length: u64, ahead: u64| {
@@ -73,12 +82,12 @@ pub(super) fn walk_on(
             break;
         }
         if see(at, &record, head.len())?.is_break() {
-            return Ok(at);
+            return Ok(Walked { good: at, end });
         }
         ahead = if head.len() < 8 << 10 { 256 << 10 } else { 1 << 10 };
         at += head.len();
     }
-    Ok(at.min(end))
+    Ok(Walked { good: at.min(end), end })
 }
 
 impl Shared {
@@ -119,7 +128,7 @@ impl Shared {
         let minute = self.minute();
         let mut all: BTreeMap<NameHash, Listed> = BTreeMap::new();
         for segment in self.all_segments() {
-            let good = walk(&segment, SEGMENT_HEAD, |at, record, _| {
+            let walked = walk(&segment, SEGMENT_HEAD, |at, record, _| {
                 if matches!(record.what, What::Drop | What::Content)
                     || scope.is_some_and(|scope| scope != record.scope)
                 {
@@ -140,7 +149,7 @@ impl Shared {
                 all.insert(name, listed);
                 Ok(())
             })?;
-            self.forget_behind(&segment, good);
+            self.forget_behind(&segment, walked);
         }
         Ok(all.into_values().collect())
     }
@@ -152,12 +161,13 @@ impl Shared {
     }
 
     /// What lies behind damage can be neither listed nor removed by its writer, so it is not served either.
-    pub(super) fn forget_behind(&self, segment: &super::log::Segment, good: u64) {
-        // a segment that grows has been walked up to an earlier end
+    pub(super) fn forget_behind(&self, segment: &super::log::Segment, walked: Walked) {
         let active = locked(&self.writer).active.number == segment.number;
-        if active || good >= segment.size.load(Relaxed) {
+        // of one that grew meanwhile nothing is known but what was looked at (ncps#1333)
+        if active || walked.good >= walked.end {
             return;
         }
+        let good = walked.good;
         tracing::error!(
             segment = segment.number,
             at = good,

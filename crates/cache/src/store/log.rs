@@ -17,11 +17,10 @@
 //! - Locks, in the order in which they are taken: writer, then segments, large, scopes or a shard of an index.
 
 use super::index::{LAST_MINUTE, LAST_SCOPE, LAST_SEGMENT, Slot, Spot, Table};
-use super::record::{self, HEAD, Head, LARGE, Record, SEGMENT_HEAD};
+use super::record::{self, LARGE, Record, SEGMENT_HEAD};
 use super::scrub::Cursor;
 use super::snapshot::Loading;
 use super::{Clock, StoreError};
-use crate::name::{NameHash, half};
 use forgeyard_model::{Digest, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -366,132 +365,6 @@ impl Shared {
 
     pub(super) fn count(&self, number: u32) -> Option<Arc<ScopeCount>> {
         self.scopes.read().unwrap_or_else(PoisonError::into_inner).counts.get(number as usize).cloned()
-    }
-
-    /// Reads so many bytes at a place into the buffer, or as many as there are. Nothing when the segment is gone.
-    pub(super) fn read(
-        &self,
-        segment: u32,
-        at: u64,
-        length: u64,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Option<()>, StoreError> {
-        let Some(segment) = self.segment(segment) else { return Ok(None) };
-        let there = segment.size.load(Acquire).saturating_sub(at);
-        // growing zeroes; a buffer that is reused does not grow
-        buffer.resize(length.min(there) as usize, 0);
-        match segment.file.read_exact_at(buffer, at) {
-            Ok(()) => Ok(Some(())),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(StoreError::io("reading", &segment.path)(error)),
-        }
-    }
-
-    /// Head of the record at a place, if it holds.
-    pub(super) fn head<T>(
-        &self,
-        segment: u32,
-        at: u64,
-        see: impl FnOnce(&Record<'_>) -> T,
-    ) -> Result<Option<T>, StoreError> {
-        let mut buffer = Vec::new();
-        if self.read(segment, at, 768, &mut buffer)?.is_none() {
-            return Ok(None);
-        }
-        if let Ok(head) = Head::peek(&buffer)
-            && head.texts_end() > buffer.len()
-            && self.read(segment, at, head.texts_end() as u64, &mut buffer)?.is_none()
-        {
-            return Ok(None);
-        }
-        Ok(Record::read_head(&buffer).ok().map(|(record, _)| see(&record)))
-    }
-
-    /// A content that names share, read whole into the buffer and checked. One that is damaged is forgotten, so that the
-    /// next write of these bytes stores them again.
-    pub(super) fn content(
-        &self,
-        digest: Digest,
-        size: u64,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Option<(Spot, Head)>, StoreError> {
-        let hash = half(digest.as_bytes());
-        for spot in self.contents.find(hash) {
-            // most texts are shorter than this
-            let mut length = HEAD as u64 + 512 + size;
-            while self.read(spot.segment(), spot.at(), length, buffer)?.is_some() {
-                let needed = Head::peek(buffer).map_or(0, |head| (head.texts_end() + head.payload) as u64);
-                if needed <= length {
-                    break;
-                }
-                length = needed;
-            }
-            match Record::read(buffer) {
-                Ok((record, head)) if record.digest == digest && record.what.carries() => {
-                    return Ok(Some((spot, head)));
-                }
-                Ok(_) => {}
-                Err(_) => self.forget_content(hash, spot),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether a content that names share is there, without looking at its bytes.
-    pub(super) fn has_content(&self, digest: Digest) -> Result<Option<Spot>, StoreError> {
-        for spot in self.contents.find(half(digest.as_bytes())) {
-            let same = self.head(spot.segment(), spot.at(), |record| record.digest == digest)?;
-            if same == Some(true) {
-                return Ok(Some(spot));
-            }
-        }
-        Ok(None)
-    }
-
-    pub(super) fn forget_content(&self, hash: u128, spot: Spot) {
-        if self.contents.remove(hash, spot).is_some() {
-            self.damaged.fetch_add(1, Relaxed);
-            tracing::warn!(
-                segment = spot.segment(),
-                at = spot.at(),
-                "a content is damaged; it is not shared any more"
-            );
-        }
-    }
-
-    /// The slot of a name, its record looked at. The shard is in, see [`Shared::ready`].
-    pub(super) fn find<T>(
-        &self,
-        hash: NameHash,
-        see: impl Fn(&Record<'_>) -> T,
-    ) -> Result<Option<(Slot, T)>, StoreError> {
-        for slot in self.names.find(hash.0) {
-            let found =
-                self.head(slot.segment(), slot.at(), |record| (record.name() == hash).then(|| see(record)))?;
-            if let Some(Some(seen)) = found {
-                return Ok(Some((slot, seen)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Takes a damaged or dangling name out of the index.
-    pub(super) fn forget(&self, hash: NameHash, slot: Slot) {
-        let _writer = locked(&self.writer);
-        self.forget_locked(hash, slot);
-    }
-
-    /// The same, with the writer locked.
-    pub(super) fn forget_locked(&self, hash: NameHash, slot: Slot) {
-        if self.names.remove(hash.0, slot).is_some() {
-            self.damaged.fetch_add(1, Relaxed);
-            self.uncount(slot);
-            tracing::warn!(
-                segment = slot.segment(),
-                at = slot.at(),
-                "an entry is damaged or gone; it is a miss now"
-            );
-        }
     }
 
     /// Counts a name out: its scope, its segment, its large file. The writer is locked.

@@ -1,5 +1,6 @@
 //! The port, as the log keeps it: see [`super::log`] for the order of things.
 
+use super::find::AGAIN;
 use super::index::{Slot, Spot, Word as _};
 use super::large::{Large, Spool};
 use super::log::{Durability, LogStore, Segment, Shared, locked, minute_of};
@@ -158,9 +159,16 @@ impl LogStore {
         let shared = &self.shared;
         shared.ready(name.0);
         let mut placed = None;
-        for slot in shared.names.find(name.0) {
-            if let Some(found) = shared.get_at(name, slot, buffer, &mut placed)? {
-                return Ok(Some((found, placed)));
+        for _ in 0..AGAIN {
+            let mut any = false;
+            for slot in shared.names.find(name.0) {
+                any = true;
+                if let Some(found) = shared.get_at(name, slot, buffer, &mut placed)? {
+                    return Ok(Some((found, placed)));
+                }
+            }
+            if !any {
+                break;
             }
         }
         Ok(None)

@@ -142,12 +142,12 @@ impl Shared {
         let mut behind = 0;
         for segment in segments.iter().filter(|segment| segment.number >= first) {
             let from = if segment.number == first { at } else { 0 };
-            let good = walk(segment, from, |at, record, length| {
+            let walked = walk(segment, from, |at, record, length| {
                 behind += 1;
                 segment.written.store(Self::minute_at(record.stored_at), Relaxed);
                 self.replay_record(segment.number, at, record, length)
             })?;
-            let size = segment.size.load(Relaxed);
+            let (good, size) = (walked.good, walked.end);
             if good < size && Some(segment.number) == last {
                 tracing::info!(segment = segment.number, bytes = size - good, "cut off what a crash left");
                 segment.file.set_len(good).map_err(StoreError::io("cutting", &segment.path))?;

@@ -90,7 +90,7 @@ impl Shared {
         let from = if number == cursor.segment { cursor.at.max(SEGMENT_HEAD) } else { SEGMENT_HEAD };
         let (begin, mut reached) = (tally.bytes, None);
         let mut buffer = Vec::new();
-        let good = walk_on(segment, from, |at, record, length| {
+        let walked = walk_on(segment, from, |at, record, length| {
             if tally.bytes - begin >= most {
                 reached = Some(at);
                 return Ok(ControlFlow::Break(()));
@@ -102,7 +102,7 @@ impl Shared {
         *cursor = match reached {
             Some(at) => Cursor { segment: number, at, large: None },
             None => {
-                self.forget_behind(segment, good);
+                self.forget_behind(segment, walked);
                 Cursor { segment: number + 1, at: 0, large: None }
             }
         };
