@@ -14,6 +14,7 @@ mod approve;
 mod forgejo;
 mod login;
 mod past;
+mod port;
 mod refused;
 mod rules;
 mod runner;
