@@ -449,7 +449,7 @@ fn puts_go_on_while_the_snapshot_is_written() {
                 let mut number = 0u32;
                 while !done.load(Ordering::SeqCst) {
                     put(&store, &name("a", &format!("{}", number % 5000)), &number.to_le_bytes());
-                    if number % 7 == 0 {
+                    if number.is_multiple_of(7) {
                         store.remove(&name("a", &format!("{}", number / 2 % 5000))).unwrap();
                     }
                     number += 1;
