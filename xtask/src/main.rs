@@ -20,6 +20,7 @@ mod replay;
 #[cfg(test)]
 mod reports;
 mod size;
+mod soak;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Chores of the repository")]
@@ -60,6 +61,14 @@ enum Chore {
         /// Only these targets.
         names: Vec<String>,
     },
+    /// Run clients against a service that is killed again and again, for so many seconds.
+    Soak {
+        /// What is soaked: `cache`.
+        what: String,
+        /// For how long: 60 in CI, 1800 before a release.
+        #[arg(default_value_t = 1800)]
+        seconds: u64,
+    },
     /// Look whether this machine has a real GPU and whether the whole chain works on it; print a summary to hand on.
     DeviceCheck,
     /// Build what is released: the program, the static agent and their checksums, in dist/.
@@ -78,6 +87,7 @@ fn main() -> ExitCode {
         Chore::Bench { names } => bench::run(&root, &names),
         Chore::Replay { arguments } => replay::run(&root, &arguments),
         Chore::Fuzz { seconds, names } => fuzz::run(&root, seconds, &names),
+        Chore::Soak { what, seconds } => soak::run(&root, &what, seconds),
         Chore::DeviceCheck => return device::check(&root),
         Chore::Dist => dist::make(&root),
     };

@@ -41,7 +41,7 @@ fn main() {
         let name =
             if size >= 1 << 20 { format!("{} MiB", size >> 20) } else { format!("{} KiB", size >> 10) };
         let put: Vec<f64> = [&ours, &nginx].map(|server| load(server, "PUT", size, count, 1)).to_vec();
-        let get: Vec<f64> = [&ours, &nginx].map(|server| load(server, "GET", size, count, 3)).to_vec();
+        let get: Vec<f64> = [&ours, &nginx].map(|server| load(server, "GET", size, count, 6)).to_vec();
         let aims = |put: f64, get: f64| if size <= 16 << 10 { (Some(put), Some(get)) } else { (None, None) };
         let (put_aim, get_aim) = aims(4.0 * put[1], 1.3 * get[1]);
         figure(&format!("cache PUT {name} per CPU second"), put[0], put[1], put_aim);

@@ -4,20 +4,24 @@
 //! between a read and a write must find it open (ccache#927), and a server that closes after so many requests loses
 //! some of Bazel's (bazel#10159). Memory of one is bounded: a head, a piece of a body, an entry of a segment.
 
+use crate::checked::Checked;
 use crate::exchange::{self, Access};
 use crate::http::{self, Chunks, Framing, Head, LONGEST_HEAD, Wrong};
 use crate::service::Core;
 use crate::store::large::{Large, PIECE, Spool};
 use crate::store::{INLINE, Store as _, StoreError};
+use nix::sys::socket::MsgFlags;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -28,15 +32,19 @@ const STALLED: Duration = Duration::from_secs(60);
 /// Bytes read at once.
 const READ: usize = 64 << 10;
 
+/// `MSG_MORE` of Linux, which the crate does not name: the head waits for the bytes that follow.
+const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
+
 /// What a thread knows: the core, and callers that it has met.
 pub(crate) struct Thread {
     pub(crate) core: Arc<Core>,
     pub(crate) met: RefCell<HashMap<Vec<u8>, Rc<Access>>>,
+    pub(crate) checked: RefCell<Checked>,
 }
 
 /// Accepts connections on this thread until it is stopped.
 pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: CancellationToken) {
-    let thread = Rc::new(Thread { core, met: RefCell::default() });
+    let thread = Rc::new(Thread { core, met: RefCell::default(), checked: RefCell::default() });
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
@@ -74,7 +82,7 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: Cancell
 pub(crate) struct Connection {
     stream: TcpStream,
     pub(crate) peer: SocketAddr,
-    buffer: Vec<u8>,
+    pub(crate) buffer: Vec<u8>,
     begin: usize,
     /// Bytes of an entry of a segment.
     pub(crate) entry: Vec<u8>,
@@ -83,6 +91,8 @@ pub(crate) struct Connection {
 
 /// A body that came in.
 pub(crate) enum Incoming {
+    /// Came with the head, and lies there in the buffer of the connection.
+    Here(Range<usize>),
     /// Small enough for memory.
     Memory(Vec<u8>),
     /// In a file.
@@ -160,10 +170,18 @@ impl Connection {
             self.buffer.clear();
             self.begin = 0;
         }
-        self.buffer.reserve(READ);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.reserve(READ);
+        let read = self.fill_into(&mut buffer, within).await;
+        self.buffer = buffer;
+        read
+    }
+
+    /// Reads what there is room for.
+    async fn fill_into(&self, buffer: &mut Vec<u8>, within: Duration) -> Result<usize, End> {
         loop {
             // no timer for bytes that are there already
-            match self.stream.try_read_buf(&mut self.buffer) {
+            match self.stream.try_read_buf(buffer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 read => return Ok(read?),
             }
@@ -207,6 +225,29 @@ impl Connection {
             (true, Framing::Length(length)) => Incoming::Memory(Vec::with_capacity(length as usize)),
             (true, Framing::Chunked) => Incoming::Memory(Vec::new()),
         };
+        if let (Incoming::Memory(all), Framing::Length(length)) = (&mut into, head.framing) {
+            let length = length as usize;
+            let here = self.begin..self.begin + length;
+            if here.end <= self.buffer.len() {
+                self.begin = here.end;
+                return Ok(Incoming::Here(here));
+            }
+            // the rest is read to where it is to stay
+            all.extend_from_slice(&self.buffer[self.begin..]);
+            self.begin = self.buffer.len();
+            while all.len() < length {
+                if self.fill_into(all, STALLED).await? == 0 {
+                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                }
+            }
+            if all.len() > length {
+                // the next request
+                self.buffer.clear();
+                self.begin = 0;
+                self.buffer.extend(all.drain(length..));
+            }
+            return Ok(into);
+        }
         let mut chunks = Chunks::default();
         let (mut left, mut total) = (0, 0u64);
         if let Framing::Length(length) = head.framing {
@@ -249,6 +290,16 @@ impl Connection {
         }
     }
 
+    /// The same, for whoever has no use for the buffer of the connection: what came with the head is copied out of it.
+    pub(crate) async fn own_body(&mut self, core: &Core, head: &Head) -> Result<Incoming, End> {
+        Ok(match self.body(core, head, true).await? {
+            Incoming::Here(range) => {
+                Incoming::Memory(self.buffer.get(range).map(<[u8]>::to_vec).unwrap_or_default())
+            }
+            other => other,
+        })
+    }
+
     /// Begins an answer.
     pub(crate) fn begin(&mut self, status: u16, length: u64, keep_alive: bool, headers: &[(&str, &str)]) {
         http::answer(&mut self.head, status, length, keep_alive, headers);
@@ -265,14 +316,33 @@ impl Connection {
         Ok(write_both(&self.stream, self.head.as_bytes(), body).await?)
     }
 
+    /// Sends the head that was begun, and a part of a file, from the page cache as it is.
+    pub(crate) async fn send_file(&mut self, file: &File, part: Range<u64>) -> Result<(), End> {
+        Ok(send_file(&self.stream, self.head.as_bytes(), file, part).await?)
+    }
+
     /// Sends the head that was begun, and a part of a large content, each piece checked before it goes. A damaged piece
     /// ends the connection before the promised length, which no client takes for a whole.
-    pub(crate) async fn send_large(&mut self, large: &Large, part: Range<u64>) -> Result<(), End> {
+    pub(crate) async fn send_large(
+        &mut self,
+        thread: &Thread,
+        large: &Large,
+        part: Range<u64>,
+    ) -> Result<(), End> {
         let mut at = part.start;
         let mut head = std::mem::take(&mut self.head);
+        let now = (thread.core.clock)();
         while at < part.end {
             let number = at / PIECE;
+            let end = part.end.min((number + 1) * PIECE);
+            if thread.checked.borrow().piece(large.digest, number, now) {
+                send_file(&self.stream, head.as_bytes(), large.file(), at..end).await?;
+                head.clear();
+                at = end;
+                continue;
+            }
             large.piece(number, &mut self.entry)?;
+            thread.checked.borrow_mut().keep_piece(large.digest, number, now);
             let from = (at - number * PIECE) as usize;
             let until = (part.end - number * PIECE).min(self.entry.len() as u64) as usize;
             write_both(&self.stream, head.as_bytes(), &self.entry[from..until]).await?;
@@ -296,10 +366,42 @@ impl Incoming {
             }
             Incoming::Memory(all) => all.extend_from_slice(bytes),
             Incoming::File(spool) => spool.write(bytes)?,
-            Incoming::Discarded => {}
+            Incoming::Here(_) | Incoming::Discarded => {}
         }
         Ok(())
     }
+}
+
+async fn send_file(
+    stream: &TcpStream,
+    mut head: &[u8],
+    file: &File,
+    part: Range<u64>,
+) -> std::io::Result<()> {
+    let (mut at, end) = (part.start as i64, part.end as i64);
+    while !head.is_empty() || at < end {
+        let sent = stream.try_io(Interest::WRITABLE, || {
+            if head.is_empty() {
+                let left = (end - at) as usize;
+                return Ok(nix::sys::sendfile::sendfile(stream, file, Some(&mut at), left)?);
+            }
+            let more = if at < end { MORE } else { MsgFlags::empty() } | MsgFlags::MSG_NOSIGNAL;
+            let sent = nix::sys::socket::send(stream.as_raw_fd(), head, more)?;
+            head = &head[sent..];
+            Ok(sent)
+        });
+        match sent {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+                tokio::time::timeout(STALLED, stream.writable()).await.map_err(stalled)??;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 async fn write_both(stream: &TcpStream, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {

@@ -6,6 +6,7 @@
 
 use crate::action;
 use crate::authority::{Caller, token_in};
+use crate::checked;
 use crate::connection::{Connection, End, Incoming, Thread};
 use crate::figures::Counters;
 use crate::http::{Head, Method, Wrong, range_of};
@@ -15,9 +16,10 @@ use crate::scope::{Grant, ScopePath};
 use crate::service::Core;
 use crate::shape;
 use crate::store::log::Durability;
+use crate::store::port::Log;
 use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Store as _, StoreError};
 use crate::surface::{self, Denied, Plan, Shape, Surface};
-use forgeyard_model::Timestamp;
+use forgeyard_model::{Digest, Timestamp};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -145,7 +147,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
     if let Some((scope, surface, rest)) = surface::split(&head.path) {
         let access = access(thread, head, scope.as_ref(), surface);
         return match surface::plan(surface, head.method, rest) {
-            Plan::Read { kind, key, facts } => read(core, conn, head, &access, kind, &key, facts).await,
+            Plan::Read { kind, key, facts } => read(thread, conn, head, &access, kind, &key, facts).await,
             Plan::Write { kind, key, shape, denied, policy } => {
                 let write = Write { kind, key, shape, denied, policy };
                 put(core, conn, head, &access, write).await
@@ -208,8 +210,16 @@ async fn forbid(core: &Core, conn: &mut Connection, head: &Head, access: &Access
     say(conn, core, head, 403, &text).await
 }
 
+/// What is sent.
+enum Sent {
+    /// What was found, with what is in the buffer.
+    Found(Found),
+    /// From this place in a file of the log.
+    Log(Facts, Log, u64),
+}
+
 async fn read(
-    core: &Core,
+    thread: &Thread,
     conn: &mut Connection,
     head: &Head,
     access: &Access,
@@ -217,6 +227,7 @@ async fn read(
     key: &str,
     facts_only: bool,
 ) -> Result<(), End> {
+    let core = &*thread.core;
     if kind == Kind::Content && key == action::EMPTY {
         // nobody uploads nothing (bazel#11063)
         add(&access.counters.hits, 1);
@@ -224,13 +235,25 @@ async fn read(
         return conn.send(None).await;
     }
     let refers = kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key));
-    let mut entry = std::mem::take(&mut conn.entry);
+    let (mut entry, now) = (std::mem::take(&mut conn.entry), (core.clock)());
     let found = look(access, kind, key, |scope, name| {
         if facts_only && !refers {
             let facts = core.store.facts(name)?;
-            return Ok(facts.map(|facts| Found { facts, place: Place::Buffer(0..0) }));
+            return Ok(facts.map(|facts| Sent::Found(Found { facts, place: Place::Buffer(0..0) })));
         }
-        let found = core.store.get(name, &mut entry)?;
+        let whole = thread.checked.borrow().entry(name, now).filter(|_| !refers);
+        if let Some(whole) = whole
+            && let Some(log) = core.store.still(name, &whole.placed)
+        {
+            return Ok(Some(Sent::Log(whole.facts, log, whole.placed.at)));
+        }
+        let found = core.store.get_placed(name, &mut entry)?;
+        if let Some((Found { facts, .. }, Some(placed))) = &found
+            && facts.size >= checked::LEAST
+        {
+            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, now);
+        }
+        let found = found.map(|(found, _)| found);
         if refers
             && let Some(Found { place: Place::Buffer(range), .. }) = &found
             && !complete(core, access, kind, entry.get(range.clone()).unwrap_or_default())
@@ -240,17 +263,18 @@ async fn read(
             core.store.remove(&name)?;
             return Ok(None);
         }
-        Ok(found)
+        Ok(found.map(Sent::Found))
     });
     conn.entry = entry;
-    let Some((depth, found)) = found else {
+    let Some((depth, sent)) = found else {
         add(&access.counters.misses, 1);
         conn.begin(404, 0, head.keep_alive, &[]);
         return conn.send(None).await;
     };
     let counters = &access.counters;
     add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
-    let Facts { digest, size, .. } = found.facts;
+    let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
+    let Facts { digest, size, .. } = *facts;
     let tag = format!("\"{}\"", digest.hex());
     let range =
         head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
@@ -275,13 +299,17 @@ async fn read(
         return conn.send(None).await;
     }
     add(&counters.bytes_out, part.end - part.start);
+    let found = match sent {
+        Sent::Found(found) => found,
+        Sent::Log(_, log, at) => return conn.send_file(log.file(), at + part.start..at + part.end).await,
+    };
     match found.place {
         Place::Buffer(range) => {
             let from = range.start + part.start as usize;
             conn.send_entry(from..range.start + part.end as usize).await
         }
         Place::Large(_) if size == 0 => conn.send(None).await,
-        Place::Large(large) => conn.send_large(&large, part).await,
+        Place::Large(large) => conn.send_large(thread, &large, part).await,
     }
 }
 
@@ -325,16 +353,39 @@ async fn put(
     };
     // in a scope of its own a job may rewrite what it likes
     let policy = if access.grant.trusted { write.policy } else { Policy::Replace };
+    // what came with the head is stored from where it lies
+    let (held, incoming) = match incoming {
+        Incoming::Here(range) => (Some(std::mem::take(&mut conn.buffer)), Incoming::Here(range)),
+        incoming => (None, incoming),
+    };
+    let small = match (&incoming, &held) {
+        (Incoming::Memory(bytes), _) => Some(&bytes[..]),
+        (Incoming::Here(range), Some(held)) => held.get(range.clone()),
+        _ => None,
+    };
+    let checked = small.map(|bytes| match shape::check(write.shape, &name.key, bytes) {
+        // cachix#251: what was cut off on its way must not be announced
+        Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, bytes) => {
+            Err(shape::ShapeError::NoFile)
+        }
+        Ok(()) => {
+            let body = match Digest::from_hex(&name.key) {
+                // it was just found to be theirs
+                Ok(digest) if write.shape == Shape::Content => Body::Checked(bytes, digest),
+                _ => Body::Inline(bytes),
+            };
+            Ok(core.store.put(&name, body, policy, &by).map(|put| (put, bytes.len() as u64)))
+        }
+        Err(wrong) => Err(wrong),
+    });
+    if let Some(held) = held {
+        conn.buffer = held;
+    }
     let stored = match incoming {
-        Incoming::Memory(bytes) => match shape::check(write.shape, &name.key, &bytes) {
-            Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, &bytes) => {
-                // cachix#251: what was cut off on its way must not be announced
-                return malformed(conn, head, access, &name, shape::ShapeError::NoFile).await;
-            }
-            Ok(()) => {
-                core.store.put(&name, Body::Inline(&bytes), policy, &by).map(|put| (put, bytes.len() as u64))
-            }
-            Err(wrong) => return malformed(conn, head, access, &name, wrong).await,
+        Incoming::Memory(_) | Incoming::Here(_) => match checked {
+            Some(Ok(stored)) => stored,
+            Some(Err(wrong)) => return malformed(conn, head, access, &name, wrong).await,
+            None => Err(StoreError::TooLong("content")),
         },
         Incoming::File(spool) => {
             let size = spool.size();

@@ -12,11 +12,13 @@
 //! - [`service`]: puts them together.
 //!
 //! What holds everywhere: a caller writes to its own scope or to none; a miss is 404 and never 401; bytes that fail their
-//! checksum are never sent, they become a miss.
+//! checksum are never sent, they become a miss. What is larger than a few KiB is checked when it is first sent and then
+//! every five minutes (`checked`).
 
 pub mod action;
 pub mod admin;
 pub mod authority;
+mod checked;
 mod connection;
 mod exchange;
 pub mod figures;

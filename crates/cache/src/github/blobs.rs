@@ -33,7 +33,7 @@ pub(super) async fn answer(thread: &Thread, conn: &mut Connection, head: &Head) 
     };
     match allowed.right {
         Right::Upload => put(core, conn, head, &allowed.object, allowed.longest).await,
-        Right::Download => get(core, conn, head, &allowed.object, allowed.scope.as_str()).await,
+        Right::Download => get(thread, conn, head, &allowed.object, allowed.scope.as_str()).await,
     }
 }
 
@@ -73,7 +73,7 @@ async fn put(
             }
         }
         (Some("blocklist"), _) => {
-            let Incoming::Memory(list) = conn.body(core, head, true).await? else {
+            let Incoming::Memory(list) = conn.own_body(core, head).await? else {
                 return Err(Wrong { status: 413, reason: "the block list is longer than 1 MiB" }.into());
             };
             commit(core, conn, head, id, &list).await
@@ -134,7 +134,7 @@ async fn take(
     sync: bool,
     memory: bool,
 ) -> Result<Content, End> {
-    let spool = match conn.body(core, head, true).await? {
+    let spool = match conn.own_body(core, head).await? {
         Incoming::Memory(bytes) if memory => return Ok(Content::Memory(bytes)),
         Incoming::Memory(bytes) => {
             let mut spool = core.store.spool()?;
@@ -142,7 +142,7 @@ async fn take(
             spool
         }
         Incoming::File(spool) => spool,
-        Incoming::Discarded => return Ok(Content::Memory(Vec::new())),
+        Incoming::Here(_) | Incoming::Discarded => return Ok(Content::Memory(Vec::new())),
     };
     let finished = tokio::task::spawn_blocking(move || spool.finish(sync)).await;
     Ok(Content::File(finished.unwrap_or(Err(StoreError::Broken))?))
@@ -186,7 +186,14 @@ fn object_parts(object: &str) -> Option<(NameHash, Digest, String)> {
     Some((name, digest, mime))
 }
 
-async fn get(core: &Core, conn: &mut Connection, head: &Head, object: &str, scope: &str) -> Result<(), End> {
+async fn get(
+    thread: &Thread,
+    conn: &mut Connection,
+    head: &Head,
+    object: &str,
+    scope: &str,
+) -> Result<(), End> {
+    let core = &*thread.core;
     conn.body(core, head, false).await?;
     let mut entry = std::mem::take(&mut conn.entry);
     let found = object_parts(object).and_then(|(name, digest, mime)| {
@@ -238,7 +245,7 @@ async fn get(core: &Core, conn: &mut Connection, head: &Head, object: &str, scop
             conn.send_entry(from..range.start + part.end as usize).await
         }
         Place::Large(_) if size == 0 => conn.send(None).await,
-        Place::Large(large) => conn.send_large(&large, part).await,
+        Place::Large(large) => conn.send_large(thread, &large, part).await,
     }
 }
 

@@ -181,7 +181,7 @@ impl Denied {
 
 /// Answers `POST /v1/token`.
 pub(crate) async fn answer(thread: &Thread, conn: &mut Connection, head: &Head) -> Result<(), End> {
-    let body = match conn.body(&thread.core, head, true).await? {
+    let body = match conn.own_body(&thread.core, head).await? {
         Incoming::Memory(bytes) => bytes,
         _ => return Err(Wrong { status: 413, reason: "a token is not that long" }.into()),
     };

@@ -187,6 +187,11 @@ impl Large {
         self.size.div_ceil(PIECE)
     }
 
+    /// The file; the content lies at its beginning.
+    pub const fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Reads a piece into the buffer and checks it.
     pub fn piece(&self, number: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
         let from = number * PIECE;

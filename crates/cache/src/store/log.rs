@@ -32,8 +32,28 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
 
-/// Bytes of the buffer for records that are kept.
-const KEPT: usize = 256 << 10;
+/// Payloads from this size on are written from where they lie.
+const GATHERED: usize = 4 << 10;
+
+/// Writes parts one behind the other.
+fn write_gathered(file: &File, at: u64, parts: &[&[u8]]) -> std::io::Result<()> {
+    let slices: Vec<std::io::IoSlice<'_>> = parts.iter().map(|part| std::io::IoSlice::new(part)).collect();
+    let mut done = loop {
+        match nix::sys::uio::pwritev(file, &slices, at as i64) {
+            Err(nix::errno::Errno::EINTR) => {}
+            written => break written?,
+        }
+    };
+    // what a short write left, one part after the other
+    let mut at = at;
+    for part in parts {
+        let here = done.min(part.len());
+        file.write_all_at(&part[here..], at + here as u64)?;
+        at += part.len() as u64;
+        done -= here;
+    }
+    Ok(())
+}
 
 /// When a put is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -572,11 +592,18 @@ impl Shared {
         }
         let mut buffer = std::mem::take(&mut writer.buffer);
         buffer.clear();
-        record.write(&mut buffer);
+        record.write_head(&mut buffer);
+        let padding = length as usize - buffer.len() - record.payload.len();
         let segment = &writer.active;
         let at = segment.size.load(Relaxed);
-        let written = segment.file.write_all_at(&buffer, at);
-        buffer.shrink_to(KEPT);
+        // small ones are cheaper to copy than to gather
+        let written = if record.payload.len() < GATHERED {
+            buffer.extend_from_slice(record.payload);
+            buffer.resize(length as usize, 0);
+            segment.file.write_all_at(&buffer, at)
+        } else {
+            write_gathered(&segment.file, at, &[&buffer, record.payload, &[0; 64][..padding]])
+        };
         writer.buffer = buffer;
         written.map_err(StoreError::io("writing to", &segment.path))?;
         segment.size.store(at + length, Release);

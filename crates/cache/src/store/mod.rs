@@ -13,7 +13,7 @@ pub mod index;
 mod keeper;
 pub mod large;
 pub mod log;
-mod port;
+pub mod port;
 pub mod record;
 mod recovery;
 mod scrub;
@@ -136,6 +136,8 @@ pub struct Put {
 pub enum Body<'a> {
     /// In memory, at most [`INLINE`] bytes.
     Inline(&'a [u8]),
+    /// The same, with the digest that was just found to be theirs.
+    Checked(&'a [u8], Digest),
     /// In a file.
     Large(large::Finished),
 }

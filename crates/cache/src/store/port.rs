@@ -2,7 +2,7 @@
 
 use super::index::{Slot, Spot, Word as _};
 use super::large::{Large, Spool};
-use super::log::{Durability, LogStore, Shared, locked, minute_of};
+use super::log::{Durability, LogStore, Segment, Shared, locked, minute_of};
 use super::record::{LARGE, Record, What};
 use super::{
     Body, Facts, Found, INLINE, Limits, Listed, Outcome, Place, Policy, Provenance, Put, ScopeUse, Settled,
@@ -25,7 +25,13 @@ fn check_name(name: &Name, provenance: &[u8]) -> Result<(), StoreError> {
 
 impl Shared {
     /// The entry of a slot, if it has this name and is whole.
-    fn get_at(&self, name: NameHash, slot: Slot, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
+    fn get_at(
+        &self,
+        name: NameHash,
+        slot: Slot,
+        buffer: &mut Vec<u8>,
+        placed: &mut Option<Placed>,
+    ) -> Result<Option<Found>, StoreError> {
         let whole = self.read(slot.segment(), slot.at(), slot.len(), buffer)?.map(|()| Record::read(buffer));
         let Some(Ok((record, head))) = whole else {
             self.forget(name, slot);
@@ -38,6 +44,8 @@ impl Shared {
         let facts = Facts { digest: record.digest, size: record.size, stored_at: record.stored_at };
         let range = |head: super::record::Head| head.texts_end()..head.texts_end() + head.payload;
         if record.what.carries() {
+            let at = slot.at() + head.texts_end() as u64;
+            *placed = Some(Placed { slot, segment: slot.segment(), at });
             return Ok(Some(Found { facts, place: Place::Buffer(range(head)) }));
         }
         if record.flags & LARGE != 0 {
@@ -52,6 +60,8 @@ impl Shared {
             self.ready(content);
             if let Some((spot, head)) = self.content(facts.digest, facts.size, buffer)? {
                 self.contents.use_link(content, spot);
+                let at = spot.at() + head.texts_end() as u64;
+                *placed = Some(Placed { slot, segment: spot.segment(), at });
                 return Ok(Some(Found { facts, place: Place::Buffer(range(head)) }));
             }
         }
@@ -101,7 +111,7 @@ impl Shared {
         let mut buffer = Vec::new();
         for slot in self.names.find(name.0) {
             // forgets it when it is not whole
-            if let Some(found) = self.get_at(name, slot, &mut buffer)?
+            if let Some(found) = self.get_at(name, slot, &mut buffer, &mut None)?
                 && let Place::Large(large) = found.place
                 && found.facts.digest == digest
             {
@@ -118,16 +128,56 @@ impl Shared {
     }
 }
 
-impl Store for LogStore {
-    fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
+/// Where the bytes of an entry lie that were read and found whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed {
+    slot: Slot,
+    segment: u32,
+    /// Place of the bytes in the file.
+    pub at: u64,
+}
+
+/// A file of the log, to send from. It stays readable after it was evicted.
+#[derive(Debug, Clone)]
+pub struct Log(Arc<Segment>);
+
+impl Log {
+    /// The file.
+    pub fn file(&self) -> &std::fs::File {
+        &self.0.file
+    }
+}
+
+impl LogStore {
+    /// As [`Store::get`], and says where the bytes lie, unless they are a file of their own.
+    pub fn get_placed(
+        &self,
+        name: NameHash,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<(Found, Option<Placed>)>, StoreError> {
         let shared = &self.shared;
         shared.ready(name.0);
+        let mut placed = None;
         for slot in shared.names.find(name.0) {
-            if let Some(found) = shared.get_at(name, slot, buffer)? {
-                return Ok(Some(found));
+            if let Some(found) = shared.get_at(name, slot, buffer, &mut placed)? {
+                return Ok(Some((found, placed)));
             }
         }
         Ok(None)
+    }
+
+    /// The file in which an entry still lies at this place; marks it as used.
+    pub fn still(&self, name: NameHash, placed: &Placed) -> Option<Log> {
+        let shared = &self.shared;
+        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot))?;
+        shared.names.touch(name.0, slot, shared.minute());
+        shared.segment(placed.segment).map(Log)
+    }
+}
+
+impl Store for LogStore {
+    fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
+        Ok(self.get_placed(name, buffer)?.map(|(found, _)| found))
     }
 
     fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {
@@ -154,8 +204,11 @@ impl Store for LogStore {
         let provenance = serde_json::to_vec(by).unwrap_or_default();
         check_name(name, &provenance)?;
         let (digest, size, inline) = match &body {
-            Body::Inline(bytes) if bytes.len() as u64 > INLINE => return Err(StoreError::TooLong("content")),
+            Body::Inline(bytes) | Body::Checked(bytes, _) if bytes.len() as u64 > INLINE => {
+                return Err(StoreError::TooLong("content"));
+            }
             Body::Inline(bytes) => (Digest::of(bytes), bytes.len() as u64, Some(bytes.len() as u64)),
+            Body::Checked(bytes, digest) => (*digest, bytes.len() as u64, Some(bytes.len() as u64)),
             Body::Large(large) => (large.digest, large.size, None),
         };
         if size > shared.config.capacity || shared.disk_bytes() + size > shared.hard_limit() {
@@ -209,7 +262,7 @@ impl Store for LogStore {
                 }
                 true
             }
-            Body::Inline(bytes) => {
+            Body::Inline(bytes) | Body::Checked(bytes, _) => {
                 match known {
                     Some(_) => record.what = What::Link,
                     None => record.payload = bytes,

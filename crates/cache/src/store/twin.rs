@@ -97,7 +97,7 @@ impl Store for MemoryStore {
             return Err(StoreError::Full("a new entry of its scope: clients were promised what is there"));
         }
         let (bytes, large) = match body {
-            Body::Inline(bytes) => (bytes.to_vec(), false),
+            Body::Inline(bytes) | Body::Checked(bytes, _) => (bytes.to_vec(), false),
             Body::Large(finished) => (whole(&finished.open()?)?, true),
         };
         let now = (self.clock)();

@@ -13,6 +13,7 @@ mod world;
 mod approve;
 mod forgejo;
 mod login;
+mod past;
 mod refused;
 mod rules;
 mod runner;
