@@ -607,8 +607,6 @@ fn pool(name_of: &str, breaker: forgeyard_model::pool::Breaker) -> PoolView {
         rate: LaunchRate::default(),
         drain: None,
         trouble: None,
-        warm_trouble: None,
-        stopped_at: Vec::new(),
         last_error: None,
         history,
     }
