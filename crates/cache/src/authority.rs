@@ -6,6 +6,7 @@
 
 use crate::identity::policy::Issuer;
 use crate::scope::{Grant, ScopeError, ScopePath, ScopeRule, ScopeTree, Who};
+use crate::signature::Signer;
 use crate::token::{self, Access, Claims, TokenError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +14,8 @@ use ed25519_dalek::VerifyingKey;
 use forgeyard_model::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +49,16 @@ pub enum AuthorityError {
     /// The scopes.
     #[error("scopes of the authority: {0}")]
     Scopes(#[from] ScopeError),
+    /// A key that signs for Nix.
+    #[error("the signing key {} of scope `{scope}`: {reason}", file.display())]
+    SigningKey {
+        /// The scope.
+        scope: ScopePath,
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// An issuer.
     #[error("issuer `{issuer}` of the authority: {reason}")]
     Issuer {
@@ -64,6 +77,7 @@ pub struct Authority {
     revoked: BTreeSet<String>,
     tree: ScopeTree,
     issuers: Vec<Issuer>,
+    signers: BTreeMap<ScopePath, Arc<Signer>>,
 }
 
 /// A caller that is known.
@@ -104,7 +118,18 @@ impl Authority {
             }
         }
         let Snapshot { epoch, revoked, issuers, .. } = snapshot;
-        Ok(Self { keys, epoch, revoked, tree, issuers })
+        Ok(Self { keys, epoch, revoked, tree, issuers, signers: BTreeMap::new() })
+    }
+
+    /// The same with these keys for Nix, by the path of the rule; [`crate::signature::with_keys`] reads them.
+    #[must_use]
+    pub fn with_signers(self, signers: BTreeMap<ScopePath, Arc<Signer>>) -> Self {
+        Self { signers, ..self }
+    }
+
+    /// The key that signs what Nix reads from a scope.
+    pub fn signer(&self, scope: &ScopePath) -> Option<Arc<Signer>> {
+        self.signers.get(&self.tree.of(scope)?.path).map(Arc::clone)
     }
 
     /// Forges whose tokens are exchanged.

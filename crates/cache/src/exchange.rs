@@ -10,11 +10,13 @@ use crate::checked;
 use crate::connection::{Came, Connection, End, Incoming, Thread};
 use crate::figures::Counters;
 use crate::http::{Head, Method, Wrong, range_of};
-use crate::name::{Kind, Name};
+use crate::name::{Kind, Name, NameHash};
+use crate::nix;
 use crate::promise::{complete, look};
 use crate::scope::{Grant, ScopePath};
 use crate::service::Core;
 use crate::shape;
+use crate::signature::Signer;
 use crate::store::log::Durability;
 use crate::store::port::Log;
 use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Store as _, StoreError};
@@ -36,6 +38,8 @@ pub(crate) struct Access {
     pub(crate) grant: Grant,
     pub(crate) provenance: Provenance,
     pub(crate) counters: Arc<Counters>,
+    /// Keys of the scopes that are read, in their order; empty for all but Nix.
+    signers: Vec<Option<Arc<Signer>>>,
 }
 
 impl Access {
@@ -47,7 +51,10 @@ impl Access {
         scope: Option<&ScopePath>,
         surface: Surface,
     ) -> Self {
-        let grant = core.authority().grant(caller, scope);
+        let authority = core.authority();
+        let grant = authority.grant(caller, scope);
+        let signed = grant.reads.iter().filter(|_| surface == Surface::Nix);
+        let signers = signed.map(|scope| authority.signer(scope)).collect();
         let counted = grant.writes.as_ref().or(grant.reads.first());
         let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
         let claims = caller.claims.as_ref();
@@ -61,6 +68,7 @@ impl Access {
                 ..Provenance::default()
             },
             counters,
+            signers,
         }
     }
 
@@ -271,6 +279,12 @@ async fn read(
         conn.begin(404, 0, head.keep_alive, &[]);
         return conn.send(None).await;
     };
+    let sent = match (sent, access.signers.get(depth)) {
+        (Sent::Found(found), Some(Some(signer))) if refers => {
+            Sent::Found(signer.sign(key, found, &mut conn.entry))
+        }
+        (sent, _) => sent,
+    };
     let counters = &access.counters;
     add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
     let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
@@ -375,6 +389,7 @@ async fn put(
         }
         Err(wrong) => Err(wrong),
     });
+    let told = small.filter(|_| write.shape == Shape::NarInfo).and_then(nix::narinfo);
     if let Some(held) = held {
         conn.buffer = held;
     }
@@ -416,16 +431,36 @@ async fn put(
             (&counters.writes, 201, "")
         }
         Outcome::Same => (&counters.repeats, 200, ""),
+        // nix#7882, and the same path compressed or signed in another way: nothing is wrong, and the first stays
+        Outcome::Kept if told.as_ref().is_some_and(|told| agrees(core, &name, told)) => {
+            (&counters.repeats, 200, "kept: the same path is here already\n")
+        }
         Outcome::Kept => {
             tracing::warn!(
                 entry = %name, writer = %by.principal, run = by.run.as_deref().unwrap_or_default(),
                 "another content for a key of a trusted scope: a build that is not reproducible, or poison; the first stays"
             );
-            (&counters.mismatches, 200, "kept: the key has another content already\n")
+            match told {
+                // nix#1885: readers keep the first for 30 days, so a second would be a hash mismatch for each of them
+                Some(_) => (&counters.mismatches, 409, CONTRADICTION),
+                None => (&counters.mismatches, 200, "kept: the key has another content already\n"),
+            }
         }
     };
     add(counter, 1);
     say_after_body(conn, head, status, text).await
+}
+
+/// What somebody is told whose store path has another content than the same path here.
+const CONTRADICTION: &str = "this path is here with another NarHash, which stays: it was built twice and is not reproducible. \
+     Take the one that is here (`nix copy --from`), or have the entry removed (`forgeyard cache rm SCOPE --prefix KEY`)\n";
+
+/// Whether the `narinfo` that is here says the same of the path.
+fn agrees(core: &Core, name: &Name, told: &nix::NarInfo) -> bool {
+    let mut buffer = Vec::new();
+    let found = core.store.get(NameHash::of(name.scope.as_str(), name.kind, &name.key), &mut buffer);
+    let Ok(Some(Found { place: Place::Buffer(range), .. })) = found else { return false };
+    buffer.get(range).and_then(nix::narinfo).is_some_and(|first| first.agrees(told))
 }
 
 async fn say_after_body(conn: &mut Connection, head: &Head, status: u16, text: &str) -> Result<(), End> {

@@ -7,6 +7,7 @@
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
 //! - `grpc`: the Remote Execution API, on connections that begin with the preface of HTTP/2.
 //! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
+//! - [`signature`]: what Nix's clients want to see signed, signed when it is served.
 //! - [`github`]: GitHub's own cache and artifact services, for its official clients.
 //! - [`identity`]: exchanges tokens of forges for tokens of this cache.
 //! - [`service`]: puts them together.
@@ -33,6 +34,7 @@ mod promise;
 pub mod scope;
 pub mod service;
 pub mod shape;
+pub mod signature;
 pub mod store;
 pub mod surface;
 pub mod token;

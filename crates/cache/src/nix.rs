@@ -20,15 +20,44 @@ pub struct NarInfo {
     pub url: String,
     /// Size of the file, when said.
     pub file_size: Option<u64>,
+    /// The store path.
+    pub store_path: String,
+    /// Digest of what the path contains, as written.
+    pub nar_hash: String,
+}
+
+impl NarInfo {
+    /// Whether both say the same of what the path contains. How the file is compressed, and who signed it, may differ.
+    pub fn agrees(&self, other: &NarInfo) -> bool {
+        let (one, two) = (hash(&self.nar_hash), hash(&other.nar_hash));
+        if one.is_some() && two.is_some() { one == two } else { self.nar_hash == other.nar_hash }
+    }
+}
+
+/// A SHA-256 as Nix writes it after `sha256:`: in its base 32, or in hexadecimal digits.
+fn hash(text: &str) -> Option<Digest> {
+    let digits = text.strip_prefix("sha256:")?;
+    base32(digits).or_else(|| Digest::from_hex(digits).ok())
+}
+
+/// Names and values of the lines of a `narinfo`; nothing when a line is none or the last one does not end.
+pub fn fields(bytes: &[u8]) -> Option<Vec<(&str, &str)>> {
+    let text =
+        std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n') && text.len() <= LONGEST)?;
+    let field = |line| str::split_once(line, ": ").or_else(|| Some((str::strip_suffix(line, ':')?, "")));
+    // not `lines`, which would take a return off the end
+    text.strip_suffix('\n')?.split('\n').map(field).collect()
+}
+
+/// Whether a text has digits of Nix's base 32 only.
+pub fn is_base32(text: &str) -> bool {
+    text.bytes().all(|digit| DIGITS.contains(&digit))
 }
 
 /// Reads a `narinfo`; nothing when a client would call it corrupt or its file lies outside of `nar/`.
 pub fn narinfo(bytes: &[u8]) -> Option<NarInfo> {
-    let text =
-        std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n') && text.len() <= LONGEST)?;
     let (mut url, mut file_size, mut path, mut hash, mut size) = (None, None, None, None, None);
-    for line in text.lines() {
-        let (name, value) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, "")))?;
+    for (name, value) in fields(bytes)? {
         match name {
             "URL" => url = Some(value.to_owned()),
             "FileSize" => file_size = Some(value.parse().ok()?),
@@ -40,12 +69,20 @@ pub fn narinfo(bytes: &[u8]) -> Option<NarInfo> {
     }
     let store_path = path.filter(|path| path.starts_with("/nix/store/"));
     let url = url.filter(|url| url.starts_with("nar/") && !url.contains(".."));
-    (store_path.is_some() && hash.is_some() && size.is_some()).then_some(NarInfo { url: url?, file_size })
+    size?;
+    let (store_path, nar_hash) = (store_path?.to_owned(), hash?.to_owned());
+    Some(NarInfo { url: url?, file_size, store_path, nar_hash })
 }
 
 /// The digest in the name of a file below `nar/`: 52 digits of Nix's base 32, the last bits first.
 pub fn file_digest(key: &str) -> Option<Digest> {
-    let digits = key.strip_prefix("nar/")?.split('.').next().filter(|digits| digits.len() == 52)?;
+    base32(key.strip_prefix("nar/")?.split('.').next()?)
+}
+
+fn base32(digits: &str) -> Option<Digest> {
+    if digits.len() != 52 {
+        return None;
+    }
     let mut bytes = [0u8; 32];
     for (number, digit) in digits.bytes().rev().enumerate() {
         let value = DIGITS.iter().position(|one| *one == digit)? as u16;
@@ -79,7 +116,12 @@ mod tests {
         let good = "StorePath: /nix/store/a-b\nURL: nar/x.nar\nFileSize: 3\nNarHash: sha256:x\nNarSize: 5\nReferences: \nSig: a:b\n";
         assert_eq!(
             narinfo(good.as_bytes()),
-            Some(NarInfo { url: "nar/x.nar".to_owned(), file_size: Some(3) })
+            Some(NarInfo {
+                url: "nar/x.nar".to_owned(),
+                file_size: Some(3),
+                store_path: "/nix/store/a-b".to_owned(),
+                nar_hash: "sha256:x".to_owned()
+            })
         );
         for line in ["StorePath", "URL", "NarHash", "NarSize"] {
             let without: String =

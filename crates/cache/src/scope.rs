@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Longest path, in bytes.
 const LONGEST: usize = 200;
@@ -154,6 +155,9 @@ pub struct ScopeRule {
     /// Entries that nobody used for so many days go.
     #[serde(default)]
     pub ttl_days: Option<u32>,
+    /// File of the key that signs what Nix reads from here, see [`crate::signature`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sign_key_file: Option<PathBuf>,
 }
 
 const fn yes() -> bool {
@@ -172,6 +176,7 @@ impl ScopeRule {
             redistributable: true,
             quota_mib: None,
             ttl_days: None,
+            sign_key_file: None,
         }
     }
 

@@ -233,9 +233,16 @@ fn listen(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
     socket.listen(1024)
 }
 
-/// The authority and what tells one state of its file from the next: its bytes, which are few.
+/// The authority and what tells one state of its file from the next: its bytes and those of its keys, which are few.
 fn read_authority(path: &PathBuf) -> Result<(Authority, forgeyard_model::Digest), ServiceError> {
     let bytes =
         fs_err::read(path).map_err(|source| ServiceError::AuthorityFile { path: path.clone(), source })?;
-    Ok((Authority::read(&bytes)?, forgeyard_model::Digest::of(&bytes)))
+    // a key that changed is a change too
+    let seen = std::cell::RefCell::new(bytes.clone());
+    let authority = crate::signature::with_keys(Authority::read(&bytes)?, |path| {
+        let key = fs_err::read(path)?;
+        seen.borrow_mut().extend_from_slice(&key);
+        Ok(key)
+    })?;
+    Ok((authority, forgeyard_model::Digest::of(&seen.into_inner())))
 }

@@ -9,9 +9,11 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::admin::{Removed, Stat};
-use forgeyard_cache::authority::Snapshot;
+use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::identity::Minter;
+use forgeyard_cache::scope::{ScopePath, ScopeRule};
 use forgeyard_cache::service::{self, Options, Running};
+use forgeyard_cache::signature::with_keys;
 use forgeyard_cache::store::Listed;
 use forgeyard_cache::store::log::Config;
 use forgeyard_cache::token::{self, Access, Claims};
@@ -67,6 +69,13 @@ pub enum CacheCommand {
         /// All tokens.
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        place: PlaceArgs,
+    },
+    /// Print the public key that signs what Nix reads from a scope, and the lines that its readers need.
+    Key {
+        /// The scope.
+        scope: String,
         #[command(flatten)]
         place: PlaceArgs,
     },
@@ -166,13 +175,43 @@ fn change_authority(data: &Path, change: impl FnOnce(&mut Snapshot)) -> Result<P
     Ok(path)
 }
 
+/// The scopes as configured, with files that are found from anywhere.
+fn scopes(config: &CacheConfig) -> Result<Vec<ScopeRule>> {
+    let mut scopes = config.scopes.clone();
+    for file in scopes.iter_mut().filter_map(|rule| rule.sign_key_file.as_mut()) {
+        *file = std::path::absolute(&file)?;
+    }
+    Ok(scopes)
+}
+
+/// The public key of a scope, with what a reader writes into nix.conf.
+fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
+    let scope: ScopePath = scope.parse().map_err(|error| Wrong::new(format!("{error}")))?;
+    let snapshot = Snapshot { scopes: scopes(config)?, ..Snapshot::default() };
+    let authority =
+        Authority::new(snapshot).and_then(|authority| with_keys(authority, |path| fs_err::read(path)));
+    let signer =
+        authority.map_err(|error| Wrong::new(error.to_string()))?.signer(&scope).ok_or_else(|| {
+            Wrong::new(format!("scope `{scope}` has no key that signs for Nix")).fix(
+                "make one with `nix key generate-secret` and name its file as `sign-key-file` of the scope",
+            )
+        })?;
+    let listen = config.listen.map_or_else(|| ADDRESS.to_owned(), |listen| listen.to_string());
+    let public = signer.public();
+    Ok(format!(
+        "{public}\n\nnix.conf of whoever reads:\nextra-substituters = http://{listen}/{scope}/-/nix\n\
+         extra-trusted-public-keys = {public}\n"
+    ))
+}
+
 /// Starts the cache as configured. Blocks while the index is read.
 pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
     let key = signing_key(data)?;
     let public = forgeyard_cache::authority::public_text(&key.verifying_key());
+    let scopes = scopes(config)?;
     let authority = change_authority(data, |snapshot| {
         snapshot.keys.insert(KEY.to_owned(), public);
-        snapshot.scopes = config.scopes.clone();
+        snapshot.scopes = scopes;
         snapshot.issuers = config.issuers.clone();
     })?;
     let listen = match config.listen {
@@ -353,6 +392,11 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
                     snapshot.revoked.clear();
                 }
             })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        CacheCommand::Key { scope, place } => {
+            let config = FileConfig::read(place.config.as_deref())?.cache.unwrap_or_default();
+            print!("{}", public_key(&scope, &config)?);
             Ok(ExitCode::SUCCESS)
         }
         CacheCommand::Stat(args) => {
