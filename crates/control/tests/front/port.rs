@@ -201,7 +201,11 @@ impl Host for OnForgejo {
             if let Some(desired) = wanted.last() {
                 let agent = Agent::redeem(&self.plane.url, desired, "a nonce of tests").await;
                 agent.client.heartbeat(&agent.session, None).await.unwrap();
-                return agent.client.runner_config(&agent.session, 20).await.unwrap().config;
+                // "Ask again" is an answer: the registration is an effect, and comes when it comes.
+                return eventually("the machine has its configuration", || async {
+                    agent.client.runner_config(&agent.session, 5).await.ok().map(|one| one.config)
+                })
+                .await;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
