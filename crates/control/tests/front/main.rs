@@ -15,6 +15,7 @@ mod forgejo;
 mod login;
 mod past;
 mod refused;
+mod repeat;
 mod runner;
 mod sources;
 mod told;
