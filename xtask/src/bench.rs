@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("burst", |root| example(root, "forgeyard-control", "figures", &["burst"])),
@@ -22,7 +22,8 @@ const PARTS: [Part; 12] = [
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
     ("cache", cache),
-    ("cache-start", |root| example(root, "forgeyard-cache", "start", &[])),
+    ("cache-start", cache_start),
+    ("cache-find-missing", cache_find_missing),
     ("sandbox", sandbox),
     ("tour", tour),
     ("server", crate::idle::figures),
@@ -168,6 +169,17 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
 fn cache(root: &Path) -> Result<Vec<Figure>> {
     let arguments =
         ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "beside_nginx"];
+    collect(crate::cargo::command(root, &arguments))
+}
+
+fn cache_start(root: &Path) -> Result<Vec<Figure>> {
+    let arguments = ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "start"];
+    collect(crate::cargo::command(root, &arguments))
+}
+
+fn cache_find_missing(root: &Path) -> Result<Vec<Figure>> {
+    let arguments =
+        ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "find_missing"];
     collect(crate::cargo::command(root, &arguments))
 }
 

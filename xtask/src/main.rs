@@ -42,7 +42,7 @@ enum Chore {
         check: bool,
     },
     /// Measure, beside a peer or floor, and print one table: transitions, webhooks, restart, artifacts, cache,
-    /// cache-start, sandbox, tour, server.
+    /// cache-start, cache-find-missing, sandbox, tour, server.
     Bench {
         /// Only these parts.
         names: Vec<String>,

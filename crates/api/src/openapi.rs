@@ -184,7 +184,12 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
         ) => Shape::takes(of.one::<JudgeRequest>(), json(nothing())),
         (Method::Get, "/api/v1/terms") => Shape::gives(json(of.one::<TermsView>())),
         (Method::Post, "/api/v1/terms") => Shape::takes(of.one::<TermsRequest>(), json(nothing())),
-        (Method::Get, "/api/v1/demands") => Shape::gives(json(of.many::<Demand>())),
+        (Method::Get, "/api/v1/demands") => Shape::gives(json(of.many::<Demand>())).query(
+            "job",
+            false,
+            Type::Integer,
+            "Only those of the job of this number at its forge, however long ago they ended.",
+        ),
         (Method::Get, "/api/v1/demands/{id}") => Shape::gives(json(of.one::<DemandView>())),
         (Method::Get, "/api/v1/deliveries") => Shape::gives(json(of.many::<Delivery>())),
         (Method::Get, "/api/v1/events") => Shape::gives(json(of.many::<EventRecord>()))

@@ -2,7 +2,7 @@
 
 use forgeyard_model::pool::{Breaker, Canary, LaunchError, LaunchRate, PoolDrain, Schedule, Terms};
 use forgeyard_model::resources::Isolation;
-use forgeyard_model::{Explanation, FlavorName, ImageName, PoolName, ProviderName, Timestamp};
+use forgeyard_model::{Explanation, FlavorName, ImageName, PoolName, ProviderName, SiteName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A pool: what it is, what it has, and what it should have.
@@ -35,6 +35,9 @@ pub struct PoolView {
     pub now: Terms,
     /// Machines that should wait for work now, with what is kept after use and what is missing to the minimum.
     pub warm_wanted: u32,
+    /// Why fewer machines wait for work than should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_trouble: Option<Explanation>,
     /// When the schedule next changes something, and to what.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<PoolChange>,
@@ -57,12 +60,29 @@ pub struct PoolView {
     /// Why it gets no work or starts no machine now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Explanation>,
+    /// Sites at which it starts no machine, while others serve it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped_at: Vec<StoppedSite>,
     /// The last launch that did not come up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LaunchError>,
     /// The last day, one moment each quarter of an hour, oldest first. Only of one pool, not in the list.
     #[serde(default)]
     pub history: Vec<PoolMoment>,
+}
+
+/// A site at which a pool starts no machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StoppedSite {
+    /// The site.
+    pub site: SiteName,
+    /// Whether it tries one.
+    #[serde(flatten)]
+    pub breaker: Breaker,
+    /// The last launch there that did not come up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LaunchError>,
 }
 
 /// A change of a schedule.

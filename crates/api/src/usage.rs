@@ -1,8 +1,8 @@
 //! What was used this month, beside the caps and budgets that limit it.
 
-use forgeyard_model::Timestamp;
 use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::ledger::Sums;
+use forgeyard_model::{PoolName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Usage of the current calendar month (UTC).
@@ -15,8 +15,23 @@ pub struct MonthUsage {
     pub turns_at: Timestamp,
     /// Repositories that used something or run something, the largest user of devices first.
     pub repositories: Vec<RepositoryUsage>,
+    /// What machines used while they waited for work, by pool. No repository and no budget is charged for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warm: Vec<WarmUsage>,
     /// Budgets, one entry for each amount that they limit.
     pub budgets: Vec<BudgetUsage>,
+}
+
+/// What machines of a pool used while they waited for work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WarmUsage {
+    /// The pool.
+    pub pool: PoolName,
+    /// What those used that wait no longer; `jobs` counts machines.
+    pub used: Sums,
+    /// Machines that wait now.
+    pub waiting: u32,
 }
 
 /// What a repository used.

@@ -29,6 +29,7 @@ pub mod http;
 pub mod identity;
 pub mod name;
 pub mod nix;
+mod promise;
 pub mod scope;
 pub mod service;
 pub mod shape;

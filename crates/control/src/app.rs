@@ -85,6 +85,19 @@ impl App {
         named.chain(FIRST_FORGE.parse()).collect()
     }
 
+    /// Names of the forges whose webhooks are understood, as addresses spell them. A Forgejo is polled instead.
+    pub fn hook_names(&self) -> Vec<String> {
+        let config = self.config();
+        let of_repositories = config.repositories.iter().map(|repository| &repository.forge);
+        let connected = self.forges.iter().map(|connection| connection.forge());
+        let all: BTreeSet<&ForgeName> =
+            connected.chain(of_repositories).filter(|name| self.forges.forgejo(name).is_none()).collect();
+        match all.is_empty() {
+            true => vec![FIRST_FORGE.to_owned()],
+            false => all.into_iter().map(ToString::to_string).collect(),
+        }
+    }
+
     /// Waits for a change; `false` when the time is over or the control plane stops.
     pub async fn changed(&self, version: &mut watch::Receiver<u64>, deadline: Instant) -> bool {
         tokio::select! {

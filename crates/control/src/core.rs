@@ -356,13 +356,17 @@ impl Task {
 
     /// Shows readers what is stored now.
     fn publish(&mut self, commits: Vec<Commit>) {
-        let rows: Vec<Row> = commits.into_iter().flat_map(|commit| commit.rows).collect();
-        let mut changed = Vec::with_capacity(rows.len());
+        let mut changed = Vec::new();
         {
             let mut replica = self.replica.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-            for row in rows {
-                changed.push(Change { kind: row.kind(), key: row.key(), pipeline: pipeline_of(&row) });
-                replica.set(row);
+            for commit in commits {
+                for row in commit.rows {
+                    changed.push(Change { kind: row.kind(), key: row.key(), pipeline: pipeline_of(&row) });
+                    replica.set(row);
+                }
+                for demand in commit.retired {
+                    replica.retire(demand);
+                }
             }
             replica.epoch = self.farm.epoch;
             replica.resumed_at = self.farm.resumed_at;
@@ -385,8 +389,9 @@ impl Task {
             pause = (pause * 2).min(Duration::from_secs(1));
         };
         let (epoch, resumed_at) = (self.farm.epoch, self.farm.resumed_at);
+        let ended = std::mem::take(&mut self.farm.ended);
         self.farm = Farm::load(snapshot.rows);
-        (self.farm.epoch, self.farm.resumed_at) = (epoch, resumed_at);
+        (self.farm.epoch, self.farm.resumed_at, self.farm.ended) = (epoch, resumed_at, ended);
         self.seq = snapshot.last_seq;
         self.last = snapshot.last_at;
         let mut replica = self.replica.write().unwrap_or_else(std::sync::PoisonError::into_inner);

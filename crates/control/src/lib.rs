@@ -22,6 +22,7 @@ pub mod history;
 pub mod http;
 pub mod keys;
 pub mod logs;
+pub mod past;
 pub mod reader;
 pub mod rules;
 pub mod sealed;

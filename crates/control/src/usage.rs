@@ -1,7 +1,8 @@
 //! What was used this month, put together from the ledger of the replica for API and command line.
 
-use forgeyard_api::usage::{BudgetUsage, MonthUsage, RepositoryUsage};
+use forgeyard_api::usage::{BudgetUsage, MonthUsage, RepositoryUsage, WarmUsage};
 use forgeyard_engine::Farm;
+use forgeyard_engine::pools::view;
 use forgeyard_engine::queue::{budget, ledger::Scope};
 use forgeyard_model::Timestamp;
 use forgeyard_model::account::RepositoryKey;
@@ -50,5 +51,16 @@ pub fn month(farm: &Farm, config: &FarmConfig, now: Timestamp) -> MonthUsage {
         at_stake: standing.at_stake,
         left: standing.limit.saturating_sub(standing.spent).saturating_sub(standing.at_stake),
     });
-    MonthUsage { month, turns_at: now.next_month(), repositories, budgets: budgets.collect() }
+    let warm = farm.pools.values().filter_map(|record| {
+        let used = record.warm_use.get(&month).copied().unwrap_or_default();
+        let counts = view::counts(farm.runners.values().filter(|runner| runner.pool == record.name));
+        let waiting = counts.ready + counts.coming;
+        (waiting > 0 || used != Sums::default()).then(|| WarmUsage {
+            pool: record.name.clone(),
+            used,
+            waiting,
+        })
+    });
+    let warm = warm.collect();
+    MonthUsage { turns_at: now.next_month(), repositories, warm, budgets: budgets.collect(), month }
 }

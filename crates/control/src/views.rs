@@ -4,6 +4,7 @@ pub mod pools;
 
 use crate::app::App;
 use crate::http::error::{self, HttpError};
+use crate::past;
 use forgeyard_api::people::{DemandView, JobView, Outlook, PipelineView, QueueRow, SiteStatus, Status, Why};
 use forgeyard_db::EventQuery;
 use forgeyard_engine::Farm;
@@ -55,8 +56,10 @@ pub fn pipeline(app: &App, id: PipelineId) -> Result<PipelineView, HttpError> {
 
 /// A job with all that belongs to it.
 pub async fn job(app: &App, id: JobId) -> Result<JobView, HttpError> {
+    let past = past::of_job(app, id).await?;
     let mut view = {
-        let farm = app.core.read();
+        let live = app.core.read();
+        let farm = past.as_ref().unwrap_or(&live);
         let job = farm.jobs.get(&id).cloned().ok_or_else(|| error::missing("job", id))?;
         let pipeline = job.owner.pipeline().and_then(|id| farm.pipelines.get(&id)).cloned();
         let demand = job.owner.demand().and_then(|id| farm.demands.get(&id)).cloned();
@@ -241,6 +244,19 @@ pub fn alarms(farm: &Farm, now: Timestamp) -> Vec<Explanation> {
                     .fix(format!("see `forgeyard pool show {}`; its pause ends by itself", record.name)),
             );
         }
+        for (site, there) in &record.sites {
+            let (Breaker::Open { .. } | Breaker::Probing { .. }) = there.breaker else { continue };
+            let Some(site) = farm.sites.get(site) else { continue };
+            let last = there.last_error.as_ref().map_or("unknown", |error| error.reason.message.as_str());
+            let text = format!(
+                "pool {} starts no machine at site {}, where the last ones did not come up: {last}",
+                record.name, site.name
+            );
+            alarms.push(
+                Explanation::new("pool.site_stopped", text)
+                    .fix("look at that host; other sites go on, and the pause ends by itself"),
+            );
+        }
     }
     let late = |since: Timestamp| now.since(since).as_secs() > 600;
     for (_, id) in &farm.index.live_leases {
@@ -283,6 +299,7 @@ pub fn public_status(app: &App) -> Status {
             "device.quarantined" => "a device is quarantined",
             "lease.overdue" => "a lease takes long to end",
             "pool.stopped" => "a pool starts no machine for a while",
+            "pool.site_stopped" => "a pool starts no machine at one of its sites for a while",
             "rules.unread" => "a change of the configuration cannot be read, and does not count",
             "rules.restart" => "a change of the configuration waits for the next start",
             _ => "something is being tried again",

@@ -35,6 +35,18 @@ fn real_starts_with_faults_on_every_source_lose_nothing() {
     held(&play(&starts, &Settings { title: "a slice", ..Settings::default() }));
 }
 
+/// Row 16: ARC #206. Minting, whose work it is, polls of queues and of runs, lists of deliveries: all of it, over all jobs.
+#[test]
+fn a_job_costs_at_most_three_rest_calls_besides_check_runs_arc_206() {
+    let Some(starts) = slice(600) else { return };
+    let report = play(
+        &starts,
+        &Settings { title: "calls of a slice", faults: false, crashes: 0, ..Settings::default() },
+    );
+    held(&report);
+    assert!(report.calls_per_job <= 3.0, "{}", report.text);
+}
+
 /// Only polling and the scale set tell of jobs.
 #[test]
 fn real_starts_without_webhooks_are_all_known_in_five_minutes() {

@@ -6,8 +6,8 @@ use crate::epoch;
 use crate::ledger::journal;
 use crate::link::{Arg, Link};
 use crate::store::Snapshot;
-use forgeyard_model::Timestamp;
 use forgeyard_model::commit::Row;
+use forgeyard_model::{DemandId, ForgeName, Timestamp};
 
 const LOAD: &str = "load the farm";
 const READ: &str = "read rows";
@@ -81,4 +81,34 @@ pub(crate) async fn list(
     let sql = format!("select v, data from {} {condition} order by key desc limit $1", table.kind);
     let found = link.fetch(READ, sql, args).await?;
     found.iter().map(|row| aggregate::decode(kind, row.int(0)?, &row.text(1)?)).collect()
+}
+
+/// The demand of a job of a forge.
+pub(crate) async fn demand_of(link: &mut Link, forge: &ForgeName, job: u64) -> Result<Option<Row>, Error> {
+    let sql = "select v, data from demand where forge = $1 and job = $2".to_owned();
+    let args = vec![Arg::Text(forge.to_string()), Arg::Text(job.to_string())];
+    let found = link.fetch(READ, sql, args).await?;
+    found.first().map(|row| aggregate::decode("demand", row.int(0)?, &row.text(1)?)).transpose()
+}
+
+/// What belongs to a demand, and how it is found. Each of these conditions has an index.
+const OF_DEMAND: [(&str, &str); 6] = [
+    ("demand", "key = $1"),
+    ("job", "demand = $1"),
+    ("attempt", "owner = $1"),
+    ("runner", "attempt in (select key from attempt where owner = $1)"),
+    ("lease", "attempt in (select key from attempt where owner = $1)"),
+    ("effect", "demand = $1"),
+];
+
+/// A demand with everything that belongs to it.
+pub(crate) async fn of_demand(link: &mut Link, demand: DemandId) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    for (kind, belongs) in OF_DEMAND {
+        let sql = format!("select v, data from {kind} where {belongs} order by key");
+        for row in link.fetch(READ, sql, vec![Arg::Text(demand.to_string())]).await? {
+            rows.push(aggregate::decode(kind, row.int(0)?, &row.text(1)?)?);
+        }
+    }
+    Ok(rows)
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use forgeyard_model::commit::{EventRecord, Row, UsageFact};
 use forgeyard_model::input::JournalEntry;
-use forgeyard_model::{AttemptId, Timestamp};
+use forgeyard_model::{AttemptId, DemandId, ForgeName, Timestamp};
 use std::fs::File;
 use std::time::Duration;
 
@@ -96,6 +96,14 @@ impl Store for SqlStore {
 
     async fn list(&self, kind: &str, before_key: Option<&str>, limit: u32) -> Result<Vec<Row>, Error> {
         reading!(self, CALL, "list rows", |link| load::list(link, kind, before_key, limit).await)
+    }
+
+    async fn demand_of(&self, forge: &ForgeName, job: u64) -> Result<Option<Row>, Error> {
+        reading!(self, CALL, "read a demand", |link| load::demand_of(link, forge, job).await)
+    }
+
+    async fn of_demand(&self, demand: DemandId) -> Result<Vec<Row>, Error> {
+        reading!(self, CALL, "read a demand", |link| load::of_demand(link, demand).await)
     }
 
     async fn log_append(&self, attempt: AttemptId, chunk: LogChunk) -> Result<LogAppend, Error> {

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use forgeyard_model::commit::{Commit, EventRecord, Row, UsageFact};
 use forgeyard_model::input::JournalEntry;
-use forgeyard_model::{AttemptId, Digest, EventId, Timestamp};
+use forgeyard_model::{AttemptId, DemandId, Digest, EventId, ForgeName, Timestamp};
 use std::time::Duration;
 
 /// What the core needs after a restart.
@@ -119,6 +119,13 @@ pub trait Store: Send + Sync {
 
     /// Rows of one kind with a key below `before_key`, keys descending; ids sort by time, so that is newest first.
     async fn list(&self, kind: &str, before_key: Option<&str>, limit: u32) -> Result<Vec<Row>, Error>;
+
+    /// The demand of a job of a forge, however long ago it ended.
+    async fn demand_of(&self, forge: &ForgeName, job: u64) -> Result<Option<Row>, Error>;
+
+    /// A demand with its jobs, their attempts, runners and leases, and its effects, for demands older than memory; nothing when
+    /// there is no such demand.
+    async fn of_demand(&self, demand: DemandId) -> Result<Vec<Row>, Error>;
 
     /// Records a chunk whose bytes are already stored.
     async fn log_append(&self, attempt: AttemptId, chunk: LogChunk) -> Result<LogAppend, Error>;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use forgeyard_model::commit::{EventRecord, Row, UsageFact};
 use forgeyard_model::effect::Effect;
 use forgeyard_model::input::JournalEntry;
-use forgeyard_model::{AttemptId, EventId, Timestamp};
+use forgeyard_model::{AttemptId, DemandId, EventId, ForgeName, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -439,6 +439,36 @@ impl Store for Twin {
         let rows = state.table(number).into_iter().flatten().rev();
         let older = rows.filter(|(key, _)| before_key.is_none_or(|before| key.as_str() < before));
         Ok(older.take(count(limit)).map(|(_, row)| row.clone()).collect())
+    }
+
+    async fn demand_of(&self, forge: &ForgeName, job: u64) -> Result<Option<Row>, Error> {
+        let state = self.open("read a demand")?;
+        let of = |row: &&Row| matches!(row, Row::Demand(demand) if demand.job == job && demand.repository.forge == *forge);
+        Ok(state.of_kind("demand").find(of).cloned())
+    }
+
+    async fn of_demand(&self, demand: DemandId) -> Result<Vec<Row>, Error> {
+        let state = self.open("read a demand")?;
+        let mut attempts = BTreeSet::new();
+        let mut rows = Vec::new();
+        for kind in ["demand", "job", "attempt", "runner", "lease", "effect"] {
+            let of = |row: &&Row| match row {
+                Row::Demand(row) => row.id == demand,
+                Row::Job(row) => row.owner.demand() == Some(demand),
+                Row::Attempt(row) => row.owner.demand() == Some(demand),
+                Row::Runner(row) => row.work.attempt().is_some_and(|attempt| attempts.contains(&attempt)),
+                Row::Lease(row) => row.attempt.is_some_and(|attempt| attempts.contains(&attempt)),
+                Row::Effect(row) => row.effect.demand() == Some(demand),
+                _ => false,
+            };
+            let found: Vec<Row> = state.of_kind(kind).filter(of).cloned().collect();
+            attempts.extend(found.iter().filter_map(|row| match row {
+                Row::Attempt(row) => Some(row.id),
+                _ => None,
+            }));
+            rows.extend(found);
+        }
+        Ok(rows)
     }
 
     async fn log_append(&self, attempt: AttemptId, chunk: LogChunk) -> Result<LogAppend, Error> {

@@ -11,7 +11,7 @@ attempt.token: closed redeemed unused
 delivery.state: rejected settled started stored
 demand.state: ended held launching refused running unread waiting wanted withdrawn
 device.state: leased quarantined ready resetting verifying
-effect.effect: deregister fetch_source inspect_package look_up_run make_environment mint_runner promote read_job read_plan
+effect.effect: deregister fetch_source inspect_package look_up_run make_environment mint_runner promote read_job read_plan repeat_jobs
 environment.state: failed ready requested
 job.kind: build plan runner test
 job.outcome: canceled failed lost succeeded timed_out

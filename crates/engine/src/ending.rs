@@ -2,7 +2,7 @@
 
 use crate::lifecycle::{AttemptEvent, DeviceEvent, JobEvent, LeaseEvent, RunnerEvent};
 use crate::tx::Tx;
-use crate::{completion, demand, pools, queue, release, verdict};
+use crate::{advice, completion, demand, pools, queue, release, verdict};
 use forgeyard_model::artifact::ArtifactKind;
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::device::DeviceState;
@@ -48,6 +48,8 @@ pub(crate) fn end(
     } else {
         verdict
     };
+    let mut verdict = verdict;
+    advice::add(tx.config(), &job, &attempt, facts.as_ref(), &mut verdict);
     attempt.outcome = Some(verdict.outcome);
     attempt.verdict = Some(verdict.clone());
     attempt.facts = facts;

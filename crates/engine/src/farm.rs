@@ -4,6 +4,7 @@
 //! rows that a decision wrote; storing exactly those rows and loading them again gives an equal farm.
 
 use crate::demand::limits::Lane;
+use crate::demand::past::Ended;
 use crate::demand::registration;
 use crate::queue;
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
@@ -77,6 +78,8 @@ pub struct Farm {
     pub acceptances: BTreeMap<ForgeId, Acceptance>,
     /// Configurations by number; only the newest is sure to be here.
     pub configs: BTreeMap<u64, ConfigVersion>,
+    /// Jobs of forges whose demands ended and are only in the database.
+    pub ended: Ended,
     /// What is derived from the rows.
     pub index: Index,
 }
@@ -110,6 +113,10 @@ pub struct Index {
     pub live_demands: BTreeSet<DemandId>,
     /// The same by when something is to be done about them.
     pub demand_deadlines: BTreeSet<(Timestamp, DemandId)>,
+    /// Demands that are over, by when that was.
+    pub ended_demands: BTreeSet<(Timestamp, DemandId)>,
+    /// Effects of each demand.
+    pub effects_of: BTreeMap<DemandId, BTreeSet<EffectId>>,
     /// Demands by the launch that is reserved for them.
     pub launch_for: BTreeMap<JobId, BTreeSet<DemandId>>,
     /// Images whose runner program a forge refused as too old, and when.
@@ -240,7 +247,9 @@ entities! {
         if let Some(launch) = row.launch {
             toggle_under(&mut index.launch_for, launch, row.id, add);
         }
-        if !row.state.ended() {
+        if row.state.ended() {
+            toggle(&mut index.ended_demands, (row.ended_at.unwrap_or(row.since), row.id), add);
+        } else {
             toggle(&mut index.live_demands, row.id, add);
             if let Some(deadline) = row.deadline {
                 toggle(&mut index.demand_deadlines, (deadline, row.id), add);
@@ -321,6 +330,9 @@ entities! {
     PendingEffect in effects by EffectId, |row| row.id, |row, index, add| {
         if row.done_at.is_none() {
             toggle(&mut index.outbox, row.id, add);
+        }
+        if let Some(demand) = row.effect.demand() {
+            toggle_under(&mut index.effects_of, demand, row.id, add);
         }
         if let Some(lane) = Lane::waited(row) {
             toggle(&mut index.limited, (lane, row.not_before, row.id), add);

@@ -4,6 +4,7 @@
 //! the [`farm::Farm`] through a [`tx::Tx`], and answers either a commit to store or a refusal that changed nothing.
 //! The same input under the same context gives the same commit, bit for bit, which is what makes the past replayable.
 
+mod advice;
 pub mod agents;
 pub mod approvals;
 pub mod completion;

@@ -167,6 +167,7 @@ pub(crate) fn keep(tx: &mut Tx<'_>, id: RunnerId, why: String) -> Result<Reply, 
         RunnerWork::Warm { lease, .. } => lease,
         RunnerWork::Attempt(_) | RunnerWork::Handed { .. } => None,
     };
+    pools::warm::waited(tx, &runner);
     if runner.work.is_warm() && runner.state.being_made() {
         pools::launch::given_up(tx, &runner);
     }

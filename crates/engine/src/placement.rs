@@ -311,7 +311,8 @@ fn in_pool(
     });
     let mut reasons = Vec::new();
     for site in sites {
-        match fits(tx, site, pool, wants, look) {
+        let open = launch::site_lets(farm.pools.get(&pool.name), site, tx.now());
+        match open.and_then(|()| fits(tx, site, pool, wants, look)) {
             Ok(devices) => return Ok((site.id, Machine::New { devices })),
             Err(reason) => reasons.push(reason),
         }
@@ -330,7 +331,7 @@ fn counted<'a>(tx: &Tx<'a>, job: &Job) -> Option<&'a BTreeSet<SiteName>> {
 }
 
 /// One reason out of many: the nearest miss first, the others as evidence.
-fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
+pub(crate) fn combine(flavor: &Flavor, mut reasons: Vec<Explanation>) -> Explanation {
     reasons.sort_by_key(|reason| rank(&reason.code));
     let mut all = reasons.into_iter();
     let Some(mut first) = all.next() else {
@@ -546,7 +547,7 @@ fn make(
         since: now,
         generation: 0,
     });
-    launch::launched(tx, place.pool, id, true);
+    launch::launched(tx, place.pool, id, place.site, true);
     Ok((id, lease))
 }
 

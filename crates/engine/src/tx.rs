@@ -42,6 +42,7 @@ pub struct Tx<'a> {
     written: BTreeMap<(&'static str, String), usize>,
     events: Vec<EventRecord>,
     usage: Vec<UsageFact>,
+    retired: Vec<DemandId>,
     touched_sites: BTreeSet<SiteId>,
     fresh: u32,
     epoch_before: (u64, Timestamp),
@@ -72,6 +73,7 @@ impl<'a> Tx<'a> {
             written: BTreeMap::new(),
             events: Vec::new(),
             usage: Vec::new(),
+            retired: Vec::new(),
             touched_sites: BTreeSet::new(),
             fresh: 0,
             epoch_before,
@@ -128,6 +130,17 @@ impl<'a> Tx<'a> {
             }),
             None => Box::new(move |farm: &mut Farm| farm.displace::<E>(&key)),
         });
+    }
+
+    /// Takes an ended demand out of memory, with everything that belongs to it. The database keeps them.
+    pub(crate) fn retire(&mut self, demand: DemandId) {
+        let before = self.farm.ended.clone();
+        let rows = self.farm.retire(demand);
+        self.retired.push(demand);
+        self.undo.push(Box::new(move |farm: &mut Farm| {
+            farm.ended = before;
+            rows.into_iter().for_each(|row| farm.set(row));
+        }));
     }
 
     /// Writes an event row.
@@ -469,7 +482,7 @@ impl<'a> Tx<'a> {
 
     /// Whether this decision wrote anything.
     pub fn changed(&self) -> bool {
-        !self.rows.is_empty() || !self.events.is_empty() || !self.usage.is_empty()
+        !self.rows.is_empty() || !self.events.is_empty() || !self.usage.is_empty() || !self.retired.is_empty()
     }
 
     /// What was written so far, each row once and as it is now.
@@ -497,6 +510,7 @@ impl<'a> Tx<'a> {
             rows: self.rows,
             events: self.events,
             usage: self.usage,
+            retired: self.retired,
         }
     }
 

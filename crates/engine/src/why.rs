@@ -3,7 +3,7 @@
 use crate::demand::limits;
 use crate::farm::Farm;
 use crate::queue::predict::{Foresight, Outlook};
-use forgeyard_model::demand::{Demand, DemandState};
+use forgeyard_model::demand::{Demand, DemandState, Repeat};
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::registration::TakenAnswer;
 use forgeyard_model::runner::RunnerWork;
@@ -148,6 +148,9 @@ pub fn why_demand(seen: &Foresight<'_>, demand: &Demand) -> Answer {
         DemandState::Ended => {
             let how = demand.conclusion.as_deref().unwrap_or("unknown");
             let said = format!("{forge} says: {how}");
+            if let Some(repeat) = &demand.repeat {
+                return repeated(farm, demand, repeat, said);
+            }
             match refused_on_its_runner(farm, demand) {
                 None => plain("demand.ended", said, "nothing"),
                 Some(reason) => Answer {
@@ -165,6 +168,22 @@ pub fn why_demand(seen: &Foresight<'_>, demand: &Demand) -> Answer {
             Answer { reason: reason.clone(), outlook: None, next: "nothing".to_owned(), lines: Vec::new() }
         }
     }
+}
+
+/// What becomes of a job that was lost with its machine.
+fn repeated(farm: &Farm, demand: &Demand, repeat: &Repeat, said: String) -> Answer {
+    let (code, next) = match repeat {
+        Repeat::Wanted { .. } => ("repeat.wanted", "the forge is asked to run it again when its run is over"),
+        Repeat::Done { .. } => {
+            ("repeat.done", "the forge makes a new job of the same run, which is a demand of its own")
+        }
+        Repeat::Dropped { .. } => ("repeat.dropped", "nothing; it may be run again by hand"),
+    };
+    let mut reason = Explanation::new(code, repeat.text()).with(said);
+    if let (Repeat::Wanted { .. }, Some(waits)) = (repeat, limits::of_repeat(farm, demand)) {
+        reason = reason.with(waits.message);
+    }
+    Answer { reason, outlook: None, next: next.to_owned(), lines: Vec::new() }
 }
 
 /// Why the runner of this farm that took it was told to run no step of it. The forge knows only that it failed.

@@ -127,6 +127,22 @@ impl Forgejo {
         absent(self.wire.get(&path, &[]).await)
     }
 
+    /// Writes a commit status. One of the same context replaces what was said before.
+    pub async fn set_status(
+        &self,
+        repository: &RepositoryPath,
+        sha: &str,
+        status: &CommitStatus,
+    ) -> Result<(), ForgejoError> {
+        let path = format!("/repos/{repository}/statuses/{sha}");
+        let body = serde_json::json!({
+            "state": status.state.word(), "context": status.context, "description": status.description,
+            "target_url": status.target_url,
+        });
+        let _: serde_json::Value = self.wire.post(&path, body).await?;
+        Ok(())
+    }
+
     /// Registers a runner of one use.
     pub async fn register(
         &self,
@@ -170,6 +186,41 @@ impl Forgejo {
         let gone = self.wire.delete(&format!("/repos/{repository}/actions/runners/{id}")).await;
         Ok(absent(gone.map(Some))?.is_some())
     }
+}
+
+/// What a commit status says, as far as the farm says anything (`CommitStatusState`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusState {
+    /// Not decided: something waits or runs.
+    Pending,
+    /// Nothing is wanted any more.
+    Success,
+    /// Refused.
+    Failure,
+}
+
+impl StatusState {
+    /// The forge's word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Success => "success",
+            Self::Failure => "failure",
+        }
+    }
+}
+
+/// A commit status (`CreateStatusOption`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitStatus {
+    /// What it says.
+    pub state: StatusState,
+    /// Whose it is; there is one of each context.
+    pub context: String,
+    /// The text beside it.
+    pub description: String,
+    /// Where it leads.
+    pub target_url: String,
 }
 
 /// 404 is an answer.

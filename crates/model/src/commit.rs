@@ -19,7 +19,7 @@ use crate::pool::PoolRecord;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
 use crate::site::Site;
-use crate::{EventId, Timestamp};
+use crate::{DemandId, EventId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// One row, as it shall be. `generation` 1 inserts; any other value replaces the row whose generation is one less.
@@ -166,4 +166,6 @@ pub struct Commit {
     pub events: Vec<EventRecord>,
     /// Usage facts.
     pub usage: Vec<UsageFact>,
+    /// Demands that leave memory with all that belongs to them. They stay in the database as they are.
+    pub retired: Vec<DemandId>,
 }

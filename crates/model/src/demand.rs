@@ -249,6 +249,45 @@ impl DemandState {
     }
 }
 
+/// The intent to have a job run again at its forge, because it was lost with its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(tag = "intent", rename_all = "snake_case")]
+pub enum Repeat {
+    /// The forge is asked when the run is over.
+    Wanted {
+        /// How it was lost.
+        cause: String,
+    },
+    /// The forge makes new jobs.
+    Done {
+        /// When it was asked.
+        at: Timestamp,
+    },
+    /// It is not run again.
+    Dropped {
+        /// Why.
+        reason: Explanation,
+    },
+}
+
+impl Repeat {
+    /// For sentences.
+    pub fn text(&self) -> String {
+        match self {
+            Repeat::Wanted { cause } => {
+                format!("it was lost with its machine ({cause}), and is run again when its run is over")
+            }
+            Repeat::Done { at } => {
+                format!("it was lost with its machine; the forge was asked at {at} to run it again")
+            }
+            Repeat::Dropped { reason } => {
+                format!("it was lost with its machine, and is not run again: {}", reason.message)
+            }
+        }
+    }
+}
+
 /// A demand row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -312,6 +351,9 @@ pub struct Demand {
     /// The runner that really has or had it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<Taker>,
+    /// Whether it is run again, when it was lost with its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<Repeat>,
     /// What we do about it.
     #[serde(flatten)]
     pub state: DemandState,

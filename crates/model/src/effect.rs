@@ -98,6 +98,21 @@ pub enum Effect {
         /// Labels of the runner at the forge.
         labels: Vec<String>,
     },
+    /// Ask a forge to run again what was lost with its machine in an attempt of a run, when the run is over. Which jobs those
+    /// are stands in their demands.
+    RepeatJobs {
+        /// The demand that it is asked for first.
+        demand: DemandId,
+        /// Where.
+        repository: Repository,
+        /// Installation of the app at the forge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        installation: Option<u64>,
+        /// Numeric id of the run.
+        run: u64,
+        /// Number of the attempt of the run.
+        run_attempt: u32,
+    },
     /// Ask a forge to forget a runner; never one that is busy. Whether it is busy is read anew, just before.
     Deregister {
         /// The demand that the machine was made for.
@@ -127,6 +142,7 @@ impl Effect {
             Effect::LookUpRun { demand, .. }
             | Effect::ReadJob { demand, .. }
             | Effect::MintRunner { demand, .. }
+            | Effect::RepeatJobs { demand, .. }
             | Effect::Deregister { demand, .. } => Some(*demand),
             _ => None,
         }
@@ -186,6 +202,11 @@ pub enum EffectResult {
     Minted {
         /// Numeric id of the runner at the forge.
         runner: u64,
+    },
+    /// The forge makes new jobs for these.
+    Repeated {
+        /// Numeric ids of the jobs that were lost.
+        jobs: Vec<u64>,
     },
     /// Another runner has the name.
     NameTaken,

@@ -8,10 +8,11 @@
 //! Breaker: `Closed → Open → HalfOpen → Probing → Closed`, or from `Probing` back to `Open` with a longer pause. `Open` and
 //! `Probing` have an end in time; `HalfOpen` rests until a job or a warm machine wants a launch.
 
+use crate::ledger::Sums;
 use crate::name::PoolName;
-use crate::{Explanation, RunnerId, Timestamp};
+use crate::{Explanation, RunnerId, SiteId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -288,6 +289,18 @@ impl From<PoolSample> for (i64, u32, u32, u32) {
     }
 }
 
+/// What the farm remembers of a pool at one of its sites, where it has several: a site that is broken stops by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SiteLaunches {
+    /// Whether the pool starts machines there.
+    #[serde(flatten)]
+    pub breaker: Breaker,
+    /// The last launch there that did not come up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LaunchError>,
+}
+
 /// What the farm remembers of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
@@ -305,6 +318,15 @@ pub struct PoolRecord {
     /// The last launch that did not come up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LaunchError>,
+    /// The same by site, where the pool has several; then the pool itself is not stopped.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sites: BTreeMap<SiteId, SiteLaunches>,
+    /// Why fewer machines wait for work than should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_lacks: Option<Explanation>,
+    /// What machines used while they waited for work, by month (UTC). No repository is charged for it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub warm_use: BTreeMap<String, Sums>,
     /// When a job last began or ended there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_at: Option<Timestamp>,
@@ -315,7 +337,18 @@ pub struct PoolRecord {
     pub generation: u64,
 }
 
+/// Months of which is kept what waiting machines used.
+const WARM_MONTHS: usize = 3;
+
 impl PoolRecord {
+    /// Adds what a machine used while it waited.
+    pub fn charge_warm(&mut self, at: Timestamp, used: &Sums) {
+        self.warm_use.entry(at.month()).or_default().add(used);
+        while self.warm_use.len() > WARM_MONTHS {
+            self.warm_use.pop_first();
+        }
+    }
+
     /// A pool of which nothing is remembered.
     pub fn new(name: PoolName) -> Self {
         Self {
@@ -324,6 +357,9 @@ impl PoolRecord {
             bucket: None,
             breaker: Breaker::default(),
             last_error: None,
+            sites: BTreeMap::new(),
+            warm_lacks: None,
+            warm_use: BTreeMap::new(),
             used_at: None,
             samples: Vec::new(),
             generation: 0,

@@ -205,6 +205,8 @@ pub struct QueueRules {
     pub half_life_minutes: u32,
     /// After so many minutes of waiting, work that needs several devices goes first, one at a time; 0 = never.
     pub patience_minutes: u32,
+    /// How many attempts of a run of a forge are repeated for jobs that were lost with their machine; 0 = none.
+    pub repeat_lost: u32,
     /// How many runners may be registered at a forge each minute; for a GitHub that is not written here, what its Apps may.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub registrations_per_minute: BTreeMap<ForgeName, u32>,
@@ -221,6 +223,7 @@ impl Default for QueueRules {
             age_minutes: 120,
             half_life_minutes: 60,
             patience_minutes: 60,
+            repeat_lost: 1,
             registrations_per_minute: BTreeMap::new(),
         }
     }

@@ -233,6 +233,11 @@ impl Client {
         self.get("/api/v1/queue").await
     }
 
+    /// Jobs of forges of this number, however long ago they ended.
+    pub async fn demands_numbered(&self, job: u64) -> Result<Vec<Demand>, ClientError> {
+        self.get(&format!("/api/v1/demands?job={job}")).await
+    }
+
     /// Newest jobs of forges that want or wanted a runner.
     pub async fn demands(&self) -> Result<Vec<Demand>, ClientError> {
         self.get("/api/v1/demands").await

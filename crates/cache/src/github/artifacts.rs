@@ -4,7 +4,7 @@
 //! id of another run opens nothing. A job writes under its own id; it reads and removes what any job of its run made.
 
 use super::archive;
-use super::caches::{object, settle};
+use super::caches::{lease, object, settle};
 use super::catalog::Artifact;
 use super::messages::{
     ArtifactRequest, ArtifactResponse, CreateArtifactRequest, CreateArtifactResponse,
@@ -226,6 +226,7 @@ pub(super) fn url(
         return Err(TwirpError::new(Code::NotFound, "no such artifact in this run"));
     };
     asked.access.counters.hits.fetch_add(1, Relaxed);
+    lease(asked, &name);
     let zip = artifact.mime == ZIP;
     let file = if zip { format!("{}.zip", artifact.name) } else { artifact.name.clone() };
     let object = format!("{}.{}", object(&name, &facts), artifact.mime.replace('/', "~"));

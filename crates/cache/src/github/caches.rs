@@ -4,7 +4,7 @@ use super::messages::{
     CreateCacheEntryRequest, CreateCacheEntryResponse, FinalizeCacheEntryUploadRequest,
     FinalizeCacheEntryUploadResponse, GetCacheEntryDownloadUrlRequest, GetCacheEntryDownloadUrlResponse,
 };
-use super::signed::Right;
+use super::signed::{LIFE_SECONDS, Right};
 use super::twirp::{Code, TwirpError};
 use super::uploads::{Content, Purpose, UploadError};
 use super::{Asked, archive, random_id, refused, unavailable};
@@ -38,6 +38,22 @@ fn check(key: &str, version: &str) -> Result<(), TwirpError> {
         return wrong("the version is missing, or key and version are too long");
     }
     Ok(())
+}
+
+/// Whether a key is that of an object of sccache: `sccache/a/b/c/<64 digits>`. There is one for each object file, and nobody
+/// looks for the beginning of one.
+fn of_sccache(key: &str) -> bool {
+    let digits = |text: &str, count| text.len() == count && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let words: Vec<&str> = key.split('/').collect();
+    matches!(words.as_slice(), ["sccache", a, b, c, hash]
+        if digits(a, 1) && digits(b, 1) && digits(c, 1) && digits(hash, 64))
+}
+
+/// An entry stays for as long as the URL that is given for it. A lease that cannot be had is no reason for a miss.
+pub(super) fn lease(asked: &Asked, name: &Name) {
+    if let Err(error) = asked.core.store.lease(name.hash(), (LIFE_SECONDS / 60) as u32) {
+        tracing::warn!(entry = %name, "an entry is read and not leased: {error}");
+    }
 }
 
 /// What an object of a URL for reading is: an entry with just this content.
@@ -106,7 +122,7 @@ pub(super) async fn finalize(
         return Err(TwirpError::new(Code::InvalidArgument, text));
     }
     let size = ready.content.size();
-    let sccache = version.starts_with("sccache-v") && !key.ends_with(".sccache_check");
+    let sccache = of_sccache(&key);
     let settled =
         settle(&asked.core, &name, ready.content, &asked.by, move |content| sound(sccache, content));
     let outcome = match settled.await {
@@ -126,8 +142,10 @@ pub(super) async fn finalize(
             return Err(TwirpError::new(Code::AlreadyExists, "there is an entry with this key and version"));
         }
     }
-    let noted = asked.core.github.catalog.entry(scope, &version, &key, asked.now);
-    noted.map_err(|error| unavailable(&error))?;
+    if !sccache {
+        let noted = asked.core.github.catalog.entry(scope, &version, &key, asked.now);
+        noted.map_err(|error| unavailable(&error))?;
+    }
     Ok(done(&name))
 }
 
@@ -165,6 +183,7 @@ pub(super) fn look(
         if let Some((matched_key, (name, facts))) = found {
             let counter = if depth == 0 { &counters.hits } else { &counters.parent_hits };
             counter.fetch_add(1, Relaxed);
+            lease(asked, &name);
             let signed_download_url = asked.url(Right::Download, object(&name, &facts), scope, None);
             return Ok(GetCacheEntryDownloadUrlResponse { ok: true, signed_download_url, matched_key });
         }

@@ -8,8 +8,8 @@
 //!   and is forgotten. What the store has and it does not name is still found by its whole key.
 //! - A line that a crash cut off, or that is damaged, is read over. The file is written anew at a start when most of it is
 //!   history; a crash in between leaves the old one.
-//! - Only versions of the official client's form (a SHA-256) are kept for search. sccache writes an entry for each object
-//!   file and never searches; its keys would fill the memory for nothing.
+//! - Objects of sccache are not in it. There is one for each object file, and sccache never searches; their keys would fill
+//!   the memory for nothing.
 
 use crate::scope::ScopePath;
 use crate::store::StoreError;
@@ -212,9 +212,6 @@ impl Catalog {
         key: &str,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        if Digest::from_hex(version).is_err() {
-            return Ok(());
-        }
         let (scope, version, key) = (scope.clone(), version.to_owned(), key.to_owned());
         self.change(Line::Entry { scope, version, key, at })
     }
@@ -312,7 +309,7 @@ mod tests {
         for (key, at) in [("linux-a", 3), ("linux-b", 5), ("linux-c", 4), ("mac-a", 9)] {
             catalog.entry(&scope(), VERSION, key, Timestamp::from_micros(at)).unwrap();
         }
-        catalog.entry(&scope(), "sccache-v1", "linux-z", Timestamp::from_micros(99)).unwrap();
+        catalog.entry(&scope(), "another version", "linux-z", Timestamp::from_micros(99)).unwrap();
         for catalog in [catalog, Catalog::open(folder.path(), false).unwrap()] {
             let find = |prefix: &str| catalog.newest(&scope(), VERSION, prefix, |_| true);
             assert_eq!(find("linux-").as_deref(), Some("linux-b"));
@@ -320,7 +317,7 @@ mod tests {
             assert_eq!(find("windows"), None);
             let evicted = catalog.newest(&scope(), VERSION, "linux-", |key| key != "linux-b");
             assert_eq!(evicted.as_deref(), Some("linux-c"));
-            assert_eq!(catalog.newest(&scope(), "sccache-v1", "linux", |_| true), None);
+            assert_eq!(find("linux-z"), None);
         }
     }
 

@@ -13,6 +13,7 @@
 //!   the key, for keys that begin with it, and for the restore keys in their order, the newest first.
 //! - An entry is never changed once it is finalized: another upload of the same key and version is refused.
 //! - An artifact belongs to a run. Its ids are those that the client finds in its token; others are refused.
+//! - What a URL for reading was given for is leased until the URL ends.
 //! - Bytes: [`uploads`] keeps what is under way, [`archive`] refuses what is cut off, the store has the rest.
 
 pub mod archive;

@@ -2,8 +2,9 @@
 
 use super::wire::{self, Raw};
 use super::{Caller, Calling, LARGEST_BATCH, shown, valid};
-use crate::exchange::{add, complete, look};
+use crate::exchange::add;
 use crate::name::{Kind, Name};
+use crate::promise::{complete, look};
 use crate::store::{Body, INLINE, Outcome, Place, Policy, Store as _};
 use crate::{action, shape};
 use bytes::Bytes;

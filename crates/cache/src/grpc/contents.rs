@@ -3,7 +3,8 @@
 use super::upload::{Upload, settle};
 use super::wire::{self, IDENTITY, ZSTD};
 use super::{Answers, Caller, Calling, LARGEST_BATCH, resource, shown, valid};
-use crate::exchange::{add, content, promised, walk};
+use crate::exchange::add;
+use crate::promise::{content, promised, walk};
 use bytes::Bytes;
 use forgeyard_model::Digest;
 use tonic::{Code, Request, Response, Status};

@@ -84,7 +84,7 @@ impl Write for Sink {
 
 #[expect(clippy::large_enum_variant, reason = "there is one for each upload")]
 enum Way {
-    Plain(Sink),
+    Plain(Box<Sink>),
     Zstd(Box<zstd::stream::write::Decoder<'static, Sink>>),
 }
 
@@ -107,7 +107,7 @@ impl Upload {
         };
         let sink = Sink { kept, declared: size, got: 0, refused: None };
         let way = match compressed {
-            false => Way::Plain(sink),
+            false => Way::Plain(Box::new(sink)),
             true => {
                 let mut decoder = zstd::stream::write::Decoder::new(sink).map_err(|_| Refused::Zstd)?;
                 decoder.window_log_max(LARGEST_WINDOW).map_err(|_| Refused::Zstd)?;
@@ -126,7 +126,7 @@ impl Upload {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Refused> {
         self.received += bytes.len() as u64;
         let (written, sink) = match &mut self.way {
-            Way::Plain(sink) => (sink.write_all(bytes), sink),
+            Way::Plain(sink) => (sink.write_all(bytes), &mut **sink),
             Way::Zstd(decoder) => (decoder.write_all(bytes), decoder.get_mut()),
         };
         written.map_err(|_| sink.refused.take().unwrap_or(Refused::Zstd))
@@ -137,7 +137,7 @@ impl Upload {
         let (core, digest) = (&caller.core, self.digest);
         let Some(scope) = caller.access.grant.writes.clone() else { return Ok(0) };
         let sink = match self.way {
-            Way::Plain(sink) => sink,
+            Way::Plain(sink) => *sink,
             Way::Zstd(mut decoder) => {
                 decoder.do_finish().map_err(|_| decoder.get_mut().refused.take().unwrap_or(Refused::Zstd))?;
                 decoder.into_inner()

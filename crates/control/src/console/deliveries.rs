@@ -20,7 +20,7 @@ pub fn deliveries(shell: &Shell, rows: &[Delivery], pager: &Pager) -> Markup {
             @if rows.is_empty() {
                 (blocks::empty("No delivery yet", "The forge has not sent anything to this farm.", &html! {
                     p { "At the forge, add a webhook with content type " code { "application/json" } " and the farm's secret, to this address:" }
-                    (blocks::command(&format!("{}/webhooks/github", shell.public_url)))
+                    @for address in shell.hook_addresses() { (blocks::command(&address)) }
                     p { "The forge's own list of recent deliveries shows what this farm answered: 202 means stored." }
                 }))
             } @else {

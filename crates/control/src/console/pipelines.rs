@@ -156,7 +156,7 @@ fn first_steps(shell: &Shell) -> Markup {
                         "content type " code { "application/json" } ", the events " em { "pushes" } " and "
                         em { "pull requests" } ", the secret of this farm, and this address:"
                     }
-                    (blocks::command(&format!("{}/webhooks/github", shell.public_url)))
+                    @for address in shell.hook_addresses() { (blocks::command(&address)) }
                     p { "What arrives, and what became of it, is listed under " a href=(routes::DELIVERIES) { "Deliveries" } "." }
                 }
             }

@@ -5,7 +5,7 @@ use super::devices::{self, Here};
 use super::shell::{Shell, Tab, page};
 use super::tone::{Tone, Word};
 use super::{routes, words};
-use forgeyard_api::pools::{PoolMoment, PoolView};
+use forgeyard_api::pools::{PoolMoment, PoolView, StoppedSite};
 use forgeyard_model::Timestamp;
 use forgeyard_model::pool::{Breaker, Day, Schedule, Terms};
 use forgeyard_model::principal::Role;
@@ -92,6 +92,8 @@ fn card(shell: &Shell, pool: &PoolView) -> Markup {
                 p { "Takes " (canary.percent) " of a hundred jobs of " strong { (canary.of) } "." }
             }
             @if let Some(why) = &pool.trouble { (blocks::explanation(state(pool).tone, "", why, next(pool))) }
+            @if let Some(why) = pool.warm_trouble.as_ref().filter(|_| pool.trouble.is_none()) { (blocks::explanation(Tone::Warn, "", why, Some("it is looked at again every second"))) }
+            @for stopped in &pool.stopped_at { (stopped_site(shell, stopped)) }
             (chart(pool, shell.now))
             (schedule(shell, pool))
             @if let Some(error) = &pool.last_error {
@@ -104,6 +106,21 @@ fn card(shell: &Shell, pool: &PoolView) -> Markup {
                 }
             }
             div.actions { (buttons(shell, pool)) }
+        }
+    }
+}
+
+/// A site at which a pool starts no machine, while others serve it.
+fn stopped_site(shell: &Shell, stopped: &StoppedSite) -> Markup {
+    html! {
+        p {
+            (Tone::Warn.icon()) " Starts no machine at site " strong { (stopped.site) }
+            @if let Breaker::Open { until, .. } = &stopped.breaker { " until " (words::stamp(*until)) }
+            @if let Breaker::Probing { runner, .. } = &stopped.breaker { " before " (words::id(runner)) " came up" }
+            "; other sites go on."
+        }
+        @if let Some(error) = &stopped.last_error {
+            p.quiet-text { (words::when(shell.now, error.at)) ": " (words::visible(&error.reason.message)) " " code { (error.reason.code) } }
         }
     }
 }

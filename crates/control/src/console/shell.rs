@@ -36,6 +36,8 @@ pub struct Shell {
     pub version: String,
     /// Address of the farm as others reach it, without a slash at the end.
     pub public_url: String,
+    /// Forges that may send webhooks to it, for the addresses that are shown.
+    pub hooks: Vec<String>,
     /// Time of this page.
     pub now: Timestamp,
     /// Who is signed in.
@@ -49,6 +51,11 @@ pub struct Shell {
 }
 
 impl Shell {
+    /// Addresses that a forge sends webhooks to, one for each forge.
+    pub fn hook_addresses(&self) -> Vec<String> {
+        self.hooks.iter().map(|forge| format!("{}/webhooks/{forge}", self.public_url)).collect()
+    }
+
     /// Whether the viewer has at least this role.
     pub fn may(&self, role: Role) -> bool {
         self.viewer.as_ref().is_some_and(|viewer| viewer.role >= role)

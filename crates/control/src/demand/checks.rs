@@ -10,16 +10,38 @@ use crate::effect::causes;
 use crate::forges::Connection;
 use forgeyard_engine::Farm;
 use forgeyard_engine::approvals::{APPROVE, REFUSE};
+use forgeyard_forges::forgejo::{CommitStatus, Forgejo, ForgejoError, StatusState};
 use forgeyard_forges::github::{CheckAction, CheckState, Conclusion, GithubError, NewCheck};
 use forgeyard_model::approval::head_key;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::forge::Repository;
 use forgeyard_model::job::{Hold, JobState};
 use forgeyard_model::pipeline::Pipeline;
-use forgeyard_model::{DemandId, Digest, Explanation, Timestamp};
+use forgeyard_model::{DemandId, Digest, Explanation, ForgeName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// Letters of a commit status; what does not fit is behind its link.
+const DESCRIPTION: usize = 255;
+
+/// Where a text is shown: as a check run at GitHub, as a commit status at a Forgejo, which has no check runs and no buttons.
+#[derive(Clone, Copy)]
+pub enum Board<'a> {
+    /// A GitHub.
+    Checks(&'a Connection),
+    /// A Forgejo.
+    Statuses(&'a ForgeName, &'a Forgejo),
+}
+
+impl Board<'_> {
+    fn forge(&self) -> &ForgeName {
+        match self {
+            Self::Checks(connection) => connection.forge(),
+            Self::Statuses(forge, _) => forge,
+        }
+    }
+}
 
 /// Name of the check run.
 const NAME: &str = "forgeyard";
@@ -52,6 +74,8 @@ struct Told {
     state: CheckState,
     title: String,
     summary: String,
+    /// Why the first job that is not served is not, for where there is room for one line only.
+    first: Option<String>,
     /// Whether the buttons are shown that say whether the head may run.
     asks: bool,
 }
@@ -64,15 +88,15 @@ struct HeldPipeline<'a> {
 
 impl Checks {
     /// Sends what reads otherwise than before. Trouble is logged, and that head rests for a while.
-    pub async fn round(&mut self, app: &App, connection: &Connection) {
+    pub async fn round(&mut self, app: &App, board: Board<'_>) {
         let now = app.clock.now();
-        for ((id, sha), (repository, told)) in told(app, connection, &self.heads) {
+        for ((id, sha), (repository, told)) in told(app, board.forge(), &self.heads) {
             let over = matches!(told.state, CheckState::Completed(_));
             let seen = self.heads.entry((id, sha.clone())).or_default();
             if seen.not_before > now {
                 continue;
             }
-            match tell(app, connection, seen, &repository, &sha, told).await {
+            match tell(app, board, seen, &repository, &sha, told).await {
                 // What is over is looked at once more only if one of its jobs lives again.
                 Ok(()) if over => drop(self.heads.remove(&(id, sha))),
                 Ok(()) => {}
@@ -87,12 +111,7 @@ impl Checks {
 }
 
 /// What is to be told of every head with live demand, and of those that had some at the last look.
-fn told(
-    app: &App,
-    connection: &Connection,
-    known: &BTreeMap<Head, Seen>,
-) -> BTreeMap<Head, (Repository, Told)> {
-    let forge = connection.forge();
+fn told(app: &App, forge: &ForgeName, known: &BTreeMap<Head, Seen>) -> BTreeMap<Head, (Repository, Told)> {
     // The core waits for readers: who is told of is looked up at once, what is told one head after the other.
     let heads: BTreeSet<Head> = {
         let farm = app.core.read();
@@ -158,6 +177,11 @@ fn text(farm: &Farm, demands: &[&Demand], pipelines: &[HeldPipeline<'_>]) -> Tol
         (0, _, _) => format!("{refused} of {jobs} jobs are refused"),
         (_, _, _) => format!("{held} of {jobs} jobs need an approval"),
     };
+    let first = demands
+        .iter()
+        .filter(|demand| !matches!(demand.state, DemandState::Running | DemandState::Ended))
+        .find_map(|demand| why(farm, demand.id))
+        .or_else(|| pipelines.first().map(|held| sentence(held.reason)));
     let mut summary = String::from("| job | state | why |\n|---|---|---|\n");
     for demand in demands {
         let why = why(farm, demand.id).unwrap_or_default();
@@ -172,7 +196,7 @@ fn text(farm: &Farm, demands: &[&Demand], pipelines: &[HeldPipeline<'_>]) -> Tol
         pipelines.first().map(|held| head_key(&held.pipeline.event.repository, &held.pipeline.event.head_sha))
     });
     summary.push_str(&said(farm, head.as_deref()));
-    Told { state, title, summary, asks: held > 0 }
+    Told { state, title, summary, first, asks: held > 0 }
 }
 
 /// What was said of a head, and what was answered to the last person who tried and may not.
@@ -260,7 +284,7 @@ fn cell(text: &str) -> String {
 
 async fn tell(
     app: &App,
-    connection: &Connection,
+    board: Board<'_>,
     seen: &mut Seen,
     repository: &Repository,
     sha: &str,
@@ -277,11 +301,21 @@ async fn tell(
         return Ok(());
     }
     let path = Connection::path(repository).map_err(|reason| RoundError::Missing(reason.message))?;
+    let details = format!("{}{}", app.public_url.trim_end_matches('/'), routes::QUEUE);
+    let connection = match board {
+        Board::Checks(connection) => connection,
+        Board::Statuses(_, client) => {
+            let status = status(&told, details);
+            let refused = |error: ForgejoError| RoundError::Missing(causes(&error));
+            client.set_status(&path, sha, &status).await.map_err(refused)?;
+            return remember(app, seen, &key, Sent { id: 0, digest }).await;
+        }
+    };
     let check = NewCheck {
         name: NAME.to_owned(),
         head_sha: sha.to_owned(),
         external_id: None,
-        details_url: Some(format!("{}{}", app.public_url.trim_end_matches('/'), routes::QUEUE)),
+        details_url: Some(details),
         state: told.state,
         title: told.title,
         summary: told.summary,
@@ -293,12 +327,34 @@ async fn tell(
         Some(sent) => github.update_check(&path, sent.id, &check).await?,
         None => github.create_check(&path, &check).await?,
     };
-    let sent = Sent { id: run.id, digest };
+    remember(app, seen, &key, Sent { id: run.id, digest }).await
+}
+
+async fn remember(app: &App, seen: &mut Seen, key: &str, sent: Sent) -> Result<(), RoundError> {
     if let Ok(text) = serde_json::to_string(&sent) {
-        app.store.set_setting(&key, &text).await?;
+        app.store.set_setting(key, &text).await?;
     }
     seen.sent = Some(sent);
     Ok(())
+}
+
+/// The same text as a commit status: its title and the first reason. What waits for an approval is pending, because a status
+/// has no button; the link leads to where one is.
+fn status(told: &Told, target_url: String) -> CommitStatus {
+    let state = match told.state {
+        CheckState::Queued | CheckState::InProgress | CheckState::Completed(Conclusion::ActionRequired) => {
+            StatusState::Pending
+        }
+        CheckState::Completed(Conclusion::Success) => StatusState::Success,
+        CheckState::Completed(_) => StatusState::Failure,
+    };
+    let text = match &told.first {
+        Some(why) => format!("{}: {why}", told.title),
+        None => told.title.clone(),
+    };
+    let plain = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
+    let description = plain.take(DESCRIPTION).collect();
+    CommitStatus { state, context: NAME.to_owned(), description, target_url }
 }
 
 #[cfg(test)]

@@ -245,7 +245,7 @@ impl Listener {
             .count()
         };
         let counted = statistics.total_assigned_jobs;
-        if counted <= u64::try_from(known.saturating_add(named)).unwrap_or(u64::MAX) {
+        if !unexplained(counted, known, named) {
             return;
         }
         let now = self.app.clock.now();
@@ -415,6 +415,11 @@ impl Listener {
     }
 }
 
+/// Whether a scale set counts more assigned jobs than the ledger knows and the message names.
+fn unexplained(counted: u64, known: usize, named: usize) -> bool {
+    counted > u64::try_from(known.saturating_add(named)).unwrap_or(u64::MAX)
+}
+
 fn key(connection: &Connection, set: u64) -> String {
     format!("scale-set/{}/{set}/last-message", connection.forge())
 }
@@ -441,5 +446,18 @@ fn of_demand(demand: &Demand) -> WorkflowJob {
         runner_id: None,
         sender: None,
         scale_set: demand.scale_set,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arc_3420_statistics_that_count_more_than_is_known_have_the_queues_polled() {
+        assert!(unexplained(3, 1, 1), "one is missing");
+        assert!(!unexplained(2, 1, 1));
+        assert!(!unexplained(0, 5, 0), "statistics can lie behind what is known, and hide nothing then");
+        assert!(!unexplained(u64::MAX, usize::MAX, 1));
     }
 }

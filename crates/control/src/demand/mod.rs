@@ -35,6 +35,17 @@ const CHECKS: Duration = Duration::from_secs(10);
 /// Starts the loops of every connection.
 pub fn start(app: &App, stop: &CancellationToken) {
     for (forge, client) in app.forges.forgejos() {
+        let (told, name, desk, ending) = (app.clone(), forge.clone(), client.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut checks = checks::Checks::default();
+            let mut version = told.core.version();
+            while rest(&told, &ending, CHECKS).await {
+                if version.has_changed().unwrap_or(false) {
+                    version.borrow_and_update();
+                    checks.round(&told, checks::Board::Statuses(&name, &desk)).await;
+                }
+            }
+        });
         let (app, forge, client, stop) = (app.clone(), forge.clone(), client.clone(), stop.clone());
         tokio::spawn(async move {
             let mut poll = forgejo::Poll::default();
@@ -86,7 +97,7 @@ pub fn start(app: &App, stop: &CancellationToken) {
                 // Nothing is asked of the forge, or even looked at, while nothing changes.
                 if version.has_changed().unwrap_or(false) {
                     version.borrow_and_update();
-                    checks.round(&app, &connection).await;
+                    checks.round(&app, checks::Board::Checks(&connection)).await;
                 }
             }
         });

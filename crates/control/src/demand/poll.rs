@@ -8,6 +8,10 @@
 //! for that), every job that they spoke of is over and the run goes on, or [`BACKSTOP`] passed. A run of which they say nothing,
 //! because they are off or get lost, is read in every round.
 //!
+//! A job that is held or refused has no check of its own, since nothing is spent on it; it may have ended all the same, taken by a
+//! runner that was made for another. So where its run is in no list any more, the run is read once, and again every
+//! [`BACKSTOP`].
+//!
 //! A session of a scale set that begins, and one whose statistics count more jobs than its messages named (ARC #3420), have the
 //! repositories looked at before their time ([`Poll::hurry`]), unless that was done a moment ago.
 //!
@@ -22,7 +26,7 @@ use crate::forges::Connection;
 use forgeyard_engine::demand::labels;
 use forgeyard_forges::github::budget::Advice;
 use forgeyard_forges::github::{Again, Etag, GithubError, Polled, RunStatus, Target, WorkflowRun};
-use forgeyard_model::demand::Source;
+use forgeyard_model::demand::{DemandState, Source};
 use forgeyard_model::forge::{Repository, WorkflowJob};
 use forgeyard_model::input::Input;
 use forgeyard_model::{ForgeName, Timestamp};
@@ -41,6 +45,9 @@ const BARRED: Duration = Duration::from_secs(1800);
 const BACKSTOP: Duration = Duration::from_secs(1800);
 /// A look that began so lately need not be repeated for whoever is in a hurry.
 const FRESH: Duration = Duration::from_secs(60);
+/// A run of which webhooks began to speak so lately can wait for the next round, and what they did not tell is known in time even
+/// so: five minutes are a round and this, and a while for the look.
+const YOUNG: Duration = Duration::from_secs(35);
 /// How long the lists of a forge may lie behind what webhooks said.
 const BEHIND: Duration = Duration::from_secs(20);
 /// Pages of 100 runs that are read of each list.
@@ -67,10 +74,14 @@ struct Memory {
     in_progress: List,
     /// When the jobs of a run were last read.
     read: BTreeMap<u64, Timestamp>,
+    /// The same of runs in no list, of which a job is held or refused here.
+    left: BTreeMap<u64, Timestamp>,
     /// Runs whose entry is new since their jobs were last read.
     fresh: BTreeSet<u64>,
     /// Whether the last look was held up.
     repeats: bool,
+    /// Whether it was read what an earlier control plane remembered.
+    loaded: bool,
 }
 
 #[derive(Default)]
@@ -112,9 +123,26 @@ impl Poll {
     }
 }
 
+/// What webhooks said of a run: all that they said since this control plane is up, else what of it the ledger keeps.
+fn heard(app: &App, forge: &ForgeName, run: u64, now: Timestamp) -> Option<Heard> {
+    app.sources.heard(forge, run, now).or_else(|| {
+        let farm = app.core.read();
+        let mut heard: Option<Heard> = None;
+        let told = farm.demands_of_run(forge, run).filter(|demand| {
+            demand.seen.contains_key(&Source::Webhook) || demand.seen.contains_key(&Source::Redelivery)
+        });
+        for demand in told {
+            let over = demand.state.ended().then_some(demand.ended_at.unwrap_or(demand.since));
+            heard.get_or_insert_default().note(demand.job, over, demand.since);
+        }
+        heard
+    })
+}
+
 /// Whether the jobs of a run in progress are to be read, that were last read at some time.
 fn worth_reading(heard: Option<&Heard>, read: Option<Timestamp>, now: Timestamp) -> bool {
-    let (Some(heard), Some(read)) = (heard, read) else { return true };
+    let Some(heard) = heard else { return true };
+    let Some(read) = read else { return now.since(heard.first) >= YOUNG };
     let over_since = heard.over_at.is_some_and(|at| at.plus(BEHIND) > read);
     let unexplained = heard.all_over() && now.since(heard.at) > BEHIND;
     over_since || unexplained || now.since(read) >= BACKSTOP
@@ -185,6 +213,28 @@ impl Memory {
         connection: &Connection,
         repository: &Repository,
     ) -> Result<(), RoundError> {
+        let key = format!("poll/{}/{}", repository.forge, repository.id);
+        if !self.loaded {
+            let kept = app.store.setting(&key).await?;
+            self.read = kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            self.loaded = true;
+        }
+        let before = self.read.clone();
+        let seen = self.read_queues(app, connection, repository).await;
+        if self.read != before
+            && let Ok(text) = serde_json::to_string(&self.read)
+        {
+            app.store.set_setting(&key, &text).await?;
+        }
+        seen
+    }
+
+    async fn read_queues(
+        &mut self,
+        app: &App,
+        connection: &Connection,
+        repository: &Repository,
+    ) -> Result<(), RoundError> {
         let path = Connection::path(repository).map_err(|reason| RoundError::Missing(reason.message))?;
         let github = connection.github();
         // A call that fails takes nothing from the others.
@@ -224,16 +274,21 @@ impl Memory {
         );
         let now = app.clock.now();
         due.retain(|run| {
-            let heard = app.sources.heard(&repository.forge, *run, now);
+            let heard = heard(app, &repository.forge, *run, now);
             worth_reading(heard.as_ref(), self.read.get(run).copied(), now)
         });
         // A look that is repeated goes on where the last one was held up.
         let since = app.clock.now().as_micros().saturating_sub(EVERY.as_micros() as i64 / 2);
         due.retain(|run| !self.repeats || self.read.get(run).is_none_or(|at| at.as_micros() < since));
+        let left = waiting_here(app, repository);
+        self.left.retain(|run, _| left.contains_key(run) && !listed.contains_key(run));
+        due.extend(left.keys().copied().filter(|run| {
+            !listed.contains_key(run) && self.left.get(run).is_none_or(|at| now.since(*at) >= BACKSTOP)
+        }));
         due.sort_by_key(|run| (self.read.get(run).copied(), *run));
         due.dedup();
         let reads = due.into_iter().take(RUNS).map(async |run| {
-            let attempt = listed.get(&run).copied().unwrap_or(1);
+            let attempt = listed.get(&run).or_else(|| left.get(&run)).copied().unwrap_or(1);
             (run, github.run_jobs(&path, run, attempt).await)
         });
         let mut reads = futures::stream::iter(reads).buffer_unordered(RUNS_AT_ONCE);
@@ -242,7 +297,8 @@ impl Memory {
                 Ok(jobs) => {
                     let jobs = jobs.iter().map(|job| report::of_rest(repository, None, job)).collect();
                     give(app, Source::Poll, jobs).await?;
-                    self.read.insert(run, app.clock.now());
+                    let of_run = if listed.contains_key(&run) { &mut self.read } else { &mut self.left };
+                    of_run.insert(run, app.clock.now());
                     self.fresh.remove(&run);
                 }
                 Err(error @ GithubError::Limited { .. }) => {
@@ -255,6 +311,21 @@ impl Memory {
         self.repeats = trouble.is_some();
         trouble.map_or(Ok(()), Err)
     }
+}
+
+/// Runs of a repository of which a job is held until somebody acts, or refused, and the newest attempt of each that is known.
+fn waiting_here(app: &App, repository: &Repository) -> BTreeMap<u64, u64> {
+    let farm = app.core.read();
+    let mut runs: BTreeMap<u64, u64> = BTreeMap::new();
+    for demand in farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id)) {
+        let stays =
+            matches!(demand.state, DemandState::Held { until: None, .. } | DemandState::Refused { .. });
+        if stays && demand.repository.id == repository.id && demand.repository.forge == repository.forge {
+            let attempt = runs.entry(demand.run).or_default();
+            *attempt = u64::from(demand.run_attempt).max(*attempt);
+        }
+    }
+    runs
 }
 
 /// Reports jobs, but for those that can mean nothing to this farm.
@@ -280,4 +351,39 @@ fn concerns(app: &App, job: &WorkflowJob) -> bool {
         .is_some_and(|name| farm.index.runner_named.contains_key(&(forge.clone(), name.clone())));
     (waits || (ours && job.action == "in_progress"))
         && !labels::serving(&app.config(), &job.labels).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000).plus(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn run_of_which_webhooks_tell_everything_is_read_once_and_again_when_something_may_be_untold() {
+        assert!(worth_reading(None, Some(at(0)), at(240)), "nobody tells of it");
+        let mut heard = Heard::default();
+        heard.note(1, None, at(0));
+        heard.note(2, None, at(1));
+        assert!(!worth_reading(Some(&heard), None, at(10)), "it can wait for the next round");
+        assert!(worth_reading(Some(&heard), None, at(60)));
+        assert!(!worth_reading(Some(&heard), Some(at(60)), at(300)), "it goes on as it was told");
+        heard.note(1, Some(at(310)), at(310));
+        assert!(worth_reading(Some(&heard), Some(at(60)), at(540)), "what waited for job 1 may be queued");
+        assert!(!worth_reading(Some(&heard), Some(at(540)), at(780)));
+        heard.note(2, Some(at(790)), at(790));
+        assert!(worth_reading(Some(&heard), Some(at(820)), at(1060)), "all are over, and the run goes on");
+        heard.note(3, None, at(1065));
+        assert!(worth_reading(Some(&heard), Some(at(1060)), at(1060 + 1800)), "once in a while");
+    }
+
+    #[test]
+    fn a_late_word_does_not_make_a_job_that_is_over_begin_again() {
+        let mut heard = Heard::default();
+        heard.note(1, Some(at(5)), at(5));
+        heard.note(1, None, at(6));
+        assert!(heard.all_over());
+    }
 }

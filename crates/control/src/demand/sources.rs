@@ -1,8 +1,8 @@
 //! What the sources of demand remember together, as long as a control plane runs: what was polled when, what webhooks said of
 //! runs lately, and which deliveries were asked for again.
 //!
-//! All of it saves calls and nothing depends on it: whoever remembers nothing asks more. So none of it is stored, and all of it
-//! is bounded.
+//! All of it saves calls and nothing depends on it: whoever remembers nothing asks more. So it is bounded, and of it only when
+//! the jobs of runs were read is kept over a restart (by [`super::poll`]).
 
 use super::poll::Poll;
 use forgeyard_model::forge::WorkflowJob;
@@ -23,6 +23,8 @@ const ASKED: usize = 10_000;
 /// What webhooks said of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
+    /// When a webhook first spoke of it.
+    pub(crate) first: Timestamp,
     /// When a webhook last spoke of it.
     pub(crate) at: Timestamp,
     /// When a job of it was last said to be over: what waited for that job may be queued since.
@@ -32,6 +34,19 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
+    /// A job was spoken of, perhaps as over since a time.
+    pub(crate) fn note(&mut self, job: u64, over: Option<Timestamp>, at: Timestamp) {
+        if self.jobs.is_empty() {
+            self.first = at;
+        }
+        self.at = self.at.max(at);
+        self.over_at = self.over_at.max(over);
+        if self.jobs.len() < JOBS {
+            // A late word does not make a job that is over begin again.
+            *self.jobs.entry(job).or_default() |= over.is_some();
+        }
+    }
+
     /// Whether every job that was spoken of is over. A run that goes on has others then.
     pub(crate) fn all_over(&self) -> bool {
         self.jobs.values().all(|over| *over) || self.jobs.len() >= JOBS
@@ -67,15 +82,7 @@ impl Sources {
             return;
         }
         let heard = runs.entry((job.repository.forge.clone(), job.run)).or_default();
-        heard.at = now;
-        let over = job.action == "completed";
-        if over {
-            heard.over_at = Some(now);
-        }
-        if heard.jobs.len() < JOBS {
-            // A late word does not make a job that is over begin again.
-            *heard.jobs.entry(job.job).or_default() |= over;
-        }
+        heard.note(job.job, (job.action == "completed").then_some(now), now);
     }
 
     /// What webhooks said of a run lately.

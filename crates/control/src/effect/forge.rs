@@ -33,7 +33,7 @@ impl From<Explanation> for Trouble {
 }
 
 /// A question that was not answered, or a thing that must be done whatever it takes: it is tried again.
-fn again(error: &GithubError) -> Trouble {
+pub(super) fn again(error: &GithubError) -> Trouble {
     match error {
         GithubError::Limited { call, limit, until } => {
             Trouble::Limited { reason: limited(limit).with(call.clone()), until: *until }
@@ -54,7 +54,7 @@ fn limited(limit: &Limit) -> Explanation {
 }
 
 /// The same for what is better given up when a person must change something first.
-fn unless_refused(error: &GithubError) -> Trouble {
+pub(super) fn unless_refused(error: &GithubError) -> Trouble {
     match error.cause() {
         Some(cause) if cause.again() != Again::Later => Trouble::Never(explained(cause, error)),
         _ => again(error),
@@ -95,6 +95,7 @@ pub(super) async fn run(app: &App, effect: Effect) -> Result<EffectResult, Troub
         Effect::LookUpRun { repository, .. }
         | Effect::ReadJob { repository, .. }
         | Effect::MintRunner { repository, .. }
+        | Effect::RepeatJobs { repository, .. }
         | Effect::Deregister { repository, .. } => app.forges.forgejo(&repository.forge),
         _ => None,
     };
@@ -116,6 +117,9 @@ pub(super) async fn run(app: &App, effect: Effect) -> Result<EffectResult, Troub
         Effect::MintRunner { runner, repository, scale_set, name, labels, .. } => {
             let door = Door::of(app, &repository, scale_set)?;
             mint(app, runner, &door, &name, labels).await
+        }
+        Effect::RepeatJobs { repository, run, run_attempt, .. } => {
+            super::repeat::run(app, &repository, run, run_attempt).await
         }
         Effect::Deregister { runner, repository, scale_set, name, forge_runner, .. } => {
             let door = Door::of(app, &repository, scale_set)?;
@@ -277,13 +281,8 @@ async fn mint(
     name: &str,
     labels: Vec<String>,
 ) -> Result<EffectResult, Trouble> {
-    let sealed = |error: std::io::Error| Trouble::Again(format!("the sealed configuration: {error}"));
-    // A crash after sealing and before saying so.
-    if let Some(kept) = app.sealed.read(runner, name).map_err(sealed)? {
-        return Ok(EffectResult::Minted { runner: kept.id });
-    }
-    if !wanted(app, runner, name) {
-        return Err(Trouble::Again(format!("nobody waits for the configuration of `{name}` any more")));
+    if let Some(minted) = minted_before(app, runner, name)? {
+        return Ok(minted);
     }
     let mut cleared = false;
     loop {
@@ -292,7 +291,7 @@ async fn mint(
                 let configuration =
                     Configuration { name: name.to_owned(), id: registered.id, secret: config };
                 // Without it the registration is of no use; the next try deletes it.
-                app.sealed.put(runner, &configuration).map_err(sealed)?;
+                app.sealed.put(runner, &configuration).map_err(sealing)?;
                 return Ok(EffectResult::Minted { runner: registered.id });
             }
             Jit::NameTaken if cleared => return Ok(EffectResult::NameTaken),
@@ -306,8 +305,29 @@ async fn mint(
     }
 }
 
+/// How trouble with a sealed configuration is told.
+pub(super) fn sealing(error: std::io::Error) -> Trouble {
+    Trouble::Again(format!("the sealed configuration: {error}"))
+}
+
+/// What is looked at before anything is registered at a forge, whichever it is: the configuration that is there already,
+/// after a crash between sealing and saying so, and whether the machine still waits for one.
+pub(super) fn minted_before(
+    app: &App,
+    runner: RunnerId,
+    name: &str,
+) -> Result<Option<EffectResult>, Trouble> {
+    if let Some(kept) = app.sealed.read(runner, name).map_err(sealing)? {
+        return Ok(Some(EffectResult::Minted { runner: kept.id }));
+    }
+    if !wanted(app, runner, name) {
+        return Err(Trouble::Again(format!("nobody waits for the configuration of `{name}` any more")));
+    }
+    Ok(None)
+}
+
 /// Whether the machine still waits for the configuration of this name.
-pub(super) fn wanted(app: &App, runner: RunnerId, name: &str) -> bool {
+fn wanted(app: &App, runner: RunnerId, name: &str) -> bool {
     let farm = app.core.read();
     let Some(runner) = farm.runners.get(&runner) else { return false };
     let asked = runner.registration.as_deref().is_some_and(|registration| {
@@ -323,9 +343,8 @@ pub(super) fn wanted(app: &App, runner: RunnerId, name: &str) -> bool {
 
 /// Removes the configuration of a runner that is forgotten, unless the machine has one of another name by now.
 pub(super) fn unseal(app: &App, runner: RunnerId, name: &str) -> Result<(), Trouble> {
-    let trouble = |error: std::io::Error| Trouble::Again(format!("the sealed configuration: {error}"));
-    match app.sealed.read(runner, name).map_err(trouble)? {
-        Some(_) => app.sealed.remove(runner).map_err(trouble),
+    match app.sealed.read(runner, name).map_err(sealing)? {
+        Some(_) => app.sealed.remove(runner).map_err(sealing),
         None => Ok(()),
     }
 }

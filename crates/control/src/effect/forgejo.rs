@@ -3,7 +3,7 @@
 //! A machine is bound to its job by the handle, which is asked for anew before it registers: a job that does not wait any
 //! more gets no runner. Names are not unique there, so what a lost answer left behind is deleted first; nobody ever had it.
 
-use super::forge::{causes, unseal, wanted};
+use super::forge::{causes, minted_before, sealing, unseal};
 use super::{Trouble, gone};
 use crate::app::App;
 use crate::demand::forgejo::report;
@@ -69,6 +69,10 @@ pub(super) async fn run(app: &App, client: &Forgejo, effect: Effect) -> Result<E
             }
             Ok(result)
         }
+        Effect::RepeatJobs { .. } => {
+            let text = "the forge has no call that runs one job again";
+            Err(Trouble::Never(Explanation::new("repeat.not_here", text)))
+        }
         other => Err(gone(format!("an effect at a Forgejo in {other:?}"))),
     }
 }
@@ -112,13 +116,8 @@ async fn mint(
     name: &str,
     labels: Vec<String>,
 ) -> Result<EffectResult, Trouble> {
-    let sealed = |error: std::io::Error| Trouble::Again(format!("the sealed configuration: {error}"));
-    // A crash after sealing and before saying so.
-    if let Some(kept) = app.sealed.read(runner, name).map_err(sealed)? {
-        return Ok(EffectResult::Minted { runner: kept.id });
-    }
-    if !wanted(app, runner, name) {
-        return Err(Trouble::Again(format!("nobody waits for the configuration of `{name}` any more")));
+    if let Some(minted) = minted_before(app, runner, name)? {
+        return Ok(minted);
     }
     let path = Connection::path(repository)?;
     let number = app.core.read().demands.get(&demand).map(|demand| demand.job);
@@ -150,7 +149,7 @@ async fn mint(
     };
     let configuration = Configuration { name: name.to_owned(), id: registered.id, secret };
     // Without it the registration is of no use; the next try deletes it.
-    app.sealed.put(runner, &configuration).map_err(sealed)?;
+    app.sealed.put(runner, &configuration).map_err(sealing)?;
     Ok(EffectResult::Minted { runner: registered.id })
 }
 

@@ -9,6 +9,7 @@ mod forgejo;
 mod inspect;
 mod plan;
 mod promote;
+mod repeat;
 mod source;
 
 pub(crate) use forge::causes;

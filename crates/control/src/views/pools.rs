@@ -1,10 +1,11 @@
 //! Pools for reading: the same for API, console and CLI.
 
-use forgeyard_api::pools::{PoolChange, PoolMoment, PoolView};
+use forgeyard_api::pools::{PoolChange, PoolMoment, PoolView, StoppedSite};
 use forgeyard_engine::Farm;
 use forgeyard_engine::pools::view;
 use forgeyard_model::Timestamp;
 use forgeyard_model::config::FarmConfig;
+use forgeyard_model::pool::Breaker;
 use forgeyard_model::resources::Pool;
 
 /// A pool as it is now.
@@ -16,6 +17,13 @@ pub fn pool(farm: &Farm, config: &FarmConfig, pool: &Pool, at: Timestamp) -> Poo
         warm: sample.warm,
         waiting: sample.waiting,
     });
+    let shut = now.record.sites.iter().filter(|(_, there)| !matches!(there.breaker, Breaker::Closed { .. }));
+    let stopped_at = shut
+        .filter_map(|(id, there)| {
+            let site = farm.sites.get(id)?.name.clone();
+            Some(StoppedSite { site, breaker: there.breaker.clone(), last_error: there.last_error.clone() })
+        })
+        .collect();
     PoolView {
         name: pool.name.clone(),
         provider: pool.provider.clone(),
@@ -30,6 +38,7 @@ pub fn pool(farm: &Farm, config: &FarmConfig, pool: &Pool, at: Timestamp) -> Poo
         waiting: now.waiting,
         now: now.terms,
         warm_wanted: now.wanted,
+        warm_trouble: now.warm_lacks,
         next: now.next.map(|(at, then)| PoolChange { at, then }),
         schedule: pool.schedule.clone(),
         canary: pool.canary.clone(),
@@ -38,6 +47,7 @@ pub fn pool(farm: &Farm, config: &FarmConfig, pool: &Pool, at: Timestamp) -> Poo
         rate: pool.launches,
         drain: now.record.drain.clone(),
         trouble: now.trouble,
+        stopped_at,
         last_error: now.record.last_error.clone(),
         history: moments.collect(),
     }

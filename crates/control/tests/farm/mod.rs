@@ -59,6 +59,7 @@ pub fn shell(role: Option<Role>) -> Shell {
         farm: "north shed".to_owned(),
         version: "0.1.0".to_owned(),
         public_url: "https://farm.example.org".to_owned(),
+        hooks: vec!["github".to_owned()],
         now: NOW,
         viewer: role.map(|role| Viewer {
             name: "mira".to_owned(),

@@ -597,6 +597,8 @@ fn pool(name_of: &str, breaker: forgeyard_model::pool::Breaker) -> PoolView {
         waiting: 2,
         now: Terms { min: 0, warm: 2, max: 8, entry: None },
         warm_wanted: 2,
+        warm_trouble: None,
+        stopped_at: Vec::new(),
         next: None,
         schedule: Vec::new(),
         canary: None,
@@ -605,6 +607,8 @@ fn pool(name_of: &str, breaker: forgeyard_model::pool::Breaker) -> PoolView {
         rate: LaunchRate::default(),
         drain: None,
         trouble: None,
+        warm_trouble: None,
+        stopped_at: Vec::new(),
         last_error: None,
         history,
     }
@@ -626,6 +630,22 @@ pub fn pools() -> Vec<PoolView> {
     }];
     steady.next =
         Some(PoolChange { at: after(NOW, 9_000), then: Terms { min: 1, warm: 0, max: 1, entry: Some(0) } });
+    steady.warm_trouble = Some(
+        Explanation::new(
+            "queue.host_full",
+            "fewer than 2 machines wait for work: site site-1 has 120000 of 131072 MiB in use; cpu asks for 16384",
+        )
+        .with("site site-2 is being drained"),
+    );
+    steady.stopped_at = vec![forgeyard_api::pools::StoppedSite {
+        site: name("site-3"),
+        breaker: Breaker::Open { until: after(NOW, 240), trips: 2 },
+        last_error: Some(LaunchError {
+            at: ago(75),
+            runner: forgeyard_model::RunnerId::derive(site_id(3), "failed"),
+            reason: Explanation::new("provider.failed", "the disk of this host is read-only"),
+        }),
+    }];
     let mut stopped = pool("sheds-next", Breaker::Open { until: after(NOW, 240), trips: 3 });
     let error = Explanation::new(
         "provider.quota",

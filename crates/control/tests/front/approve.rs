@@ -4,7 +4,7 @@ use crate::plane::refused;
 use crate::world::World;
 use forgeyard_api::client::{Client, HttpOptions};
 use forgeyard_api::people::{JudgeRequest, TokenRequest};
-use forgeyard_control::demand::checks::Checks;
+use forgeyard_control::demand::checks::{Board, Checks};
 use forgeyard_forges::twin::{CheckRun, RunSpec};
 use forgeyard_model::Secret;
 use forgeyard_model::approval::Way;
@@ -38,7 +38,7 @@ async fn held(world: &World) -> (Person, Demand) {
 
 async fn tell(world: &World, checks: &mut Checks) -> CheckRun {
     let app = &world.plane.app;
-    checks.round(app, app.forges.of(&name("github")).unwrap()).await;
+    checks.round(app, Board::Checks(app.forges.of(&name("github")).unwrap())).await;
     world.twin.with(|state| state.check_runs().last().cloned().unwrap())
 }
 

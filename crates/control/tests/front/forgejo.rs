@@ -80,6 +80,15 @@ async fn a_job_of_a_forgejo_gets_a_machine_that_takes_it_and_no_other() {
     eventually("it runs", || async { (state(job) == Some("running")).then_some(()) }).await;
     let taker = plane.app.core.read().demand_of(&forge, job).unwrap().taken_by.clone().unwrap();
     assert_eq!(taker.runner, Some(desired.runner), "the machine that has it is known");
+    // Both jobs are of one commit: its one status says what is known of both, with the reason, and is not repeated.
+    let told =
+        eventually("the commit has a status", || async { twin.with(|state| state.statuses.last().cloned()) })
+            .await;
+    assert_eq!((told.0.as_str(), told.1.as_str()), ("a".repeat(40).as_str(), "forgeyard"));
+    assert!(["pending", "failure"].contains(&told.2.as_str()), "{told:?}");
+    assert!(told.3.contains("jobs") && told.3.chars().count() <= 255, "{told:?}");
+    let texts: Vec<_> = twin.with(|state| state.statuses.clone());
+    assert!(texts.windows(2).all(|two| two[0] != two[1]), "{texts:?}");
     twin.with(|state| state.end(job, "success"));
     for _ in 0..2 {
         poll.round(&plane.app, &forge, &client).await;

@@ -13,6 +13,8 @@ mod world;
 mod approve;
 mod forgejo;
 mod login;
+mod past;
+mod port;
 mod refused;
 mod rules;
 mod runner;

@@ -37,7 +37,8 @@ async fn arc_2788_failed_delivery_is_asked_for_again_and_its_job_is_found() {
     assert_eq!(redeliver(&world).await, 1);
     world.twin.advance(Duration::from_secs(2)).await;
     let demand = world.until(jobs[0], "launching").await;
-    assert!(demand.seen.contains_key(&Source::Webhook), "{:?}", demand.seen);
+    assert!(demand.seen.contains_key(&Source::Redelivery), "{:?}", demand.seen);
+    assert!(!demand.seen.contains_key(&Source::Webhook), "{:?}", demand.seen);
     world.twin.advance(Duration::from_secs(120)).await;
     assert_eq!(redeliver(&world).await, 0, "what arrived is not asked for again");
     world.plane.stop().await;
@@ -86,6 +87,28 @@ async fn with_webhooks_off_a_job_is_found_served_and_its_end_is_read_back() {
     world.advance(310).await;
     let demand = world.until(jobs[0], "ended").await;
     assert_eq!(demand.conclusion.as_deref(), Some("success"));
+    world.plane.stop().await;
+}
+
+/// Nothing is spent on a job that is held, so nothing looks after it either. It is over all the same when its run is
+/// cancelled, or when a runner that was made for another job took it, and nobody may tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn end_of_a_held_job_is_read_once_its_run_is_in_no_list_any_more() {
+    let mut world = World::with(Plan { silent: true, ..Plan::default() }).await;
+    let (run, job) = world.twin.with(|state| {
+        let stranger = state.add_user("stranger");
+        let run = state.start_run(RunSpec::push(world.repository, &stranger, vec![world.job("build")]));
+        (run, state.current_jobs(run)[0].id)
+    });
+    let forge = name("github");
+    let mut kept = Poll::default();
+    kept.round(&world.plane.app, world.plane.app.forges.of(&forge).unwrap()).await;
+    world.until(job, "held").await;
+    world.twin.with(|state| assert!(state.cancel_run(run)));
+    world.advance(250).await;
+    kept.round(&world.plane.app, world.plane.app.forges.of(&forge).unwrap()).await;
+    let demand = world.until(job, "ended").await;
+    assert_eq!(demand.conclusion.as_deref(), Some("cancelled"));
     world.plane.stop().await;
 }
 

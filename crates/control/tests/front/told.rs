@@ -1,7 +1,7 @@
 //! What people are told at the forge: one check run for each head.
 
 use crate::world::World;
-use forgeyard_control::demand::checks::Checks;
+use forgeyard_control::demand::checks::{Board, Checks};
 use forgeyard_forges::twin::{CheckRun, RunSpec};
 use forgeyard_testkit::build::name;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn checks(world: &World) -> Vec<CheckRun> {
 
 async fn tell(world: &World, checks: &mut Checks) {
     let app = &world.plane.app;
-    checks.round(app, app.forges.of(&name("github")).unwrap()).await;
+    checks.round(app, Board::Checks(app.forges.of(&name("github")).unwrap())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,13 +30,15 @@ pub struct Hub {
     pub told: Mutex<BTreeMap<u64, Told>>,
     /// Calls to the forge in each hour, by what they are.
     pub calls: Mutex<BTreeMap<(u64, &'static str), u64>>,
+    /// Answers that nothing changed: GitHub takes nothing of a limit for them.
+    pub unchanged: Mutex<u64>,
     pub kinds: Mutex<BTreeMap<u64, Kind>>,
     start: Timestamp,
 }
 
 impl Hub {
     pub fn new(state: State, time: Arc<Time>, seed: u64) -> Arc<Self> {
-        let (told, calls, kinds) = Default::default();
+        let (told, calls, unchanged, kinds) = Default::default();
         let start = time.now();
         Arc::new(Self {
             state: Mutex::new(state),
@@ -44,6 +46,7 @@ impl Hub {
             rng: Mutex::new(Rng::new(seed)),
             told,
             calls,
+            unchanged,
             kinds,
             start,
         })
@@ -93,6 +96,9 @@ impl Hub {
                         }
                     }
                 };
+                if reply.status == 304 {
+                    *hub.unchanged.lock().unwrap() += 1;
+                }
                 if std::env::var_os("REPLAY_TRACE")
                     .is_some_and(|part| request.path.contains(part.to_str().unwrap()))
                 {

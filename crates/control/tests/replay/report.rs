@@ -34,6 +34,8 @@ pub struct Report {
     pub busy_at_crash: usize,
     /// Machines that were made.
     pub machines: usize,
+    /// Calls by REST for each job, besides those of check runs.
+    pub calls_per_job: f64,
     pub wall: Duration,
 }
 
@@ -246,6 +248,16 @@ pub fn judge(
     }
     let _ =
         writeln!(text, "  calls to the forge {all:?}; REST in its busiest hour {:?}", hours.values().max());
+    let counted = all.iter().filter(|(what, _)| !matches!(**what, "scale sets" | "check runs"));
+    let unchanged = *hub.unchanged.lock().unwrap();
+    let rest = counted.map(|(_, count)| count).sum::<u64>() - unchanged;
+    report.calls_per_job = rest as f64 / report.jobs as f64;
+    let _ = writeln!(
+        text,
+        "  {:.2} REST calls for each job besides check runs, and {:.2} that were answered with nothing new, which cost nothing",
+        report.calls_per_job,
+        unchanged as f64 / report.jobs as f64
+    );
     let _ = writeln!(text, "  jobs that failed although their steps would have passed: {bad:?}");
     for line in report.broken.iter().chain(&histories) {
         let _ = writeln!(text, "  BROKEN: {line}");

@@ -20,6 +20,7 @@ use forgeyard_control::{http, serve};
 use forgeyard_db::Store;
 use forgeyard_db::twin::Twin as MemoryStore;
 use forgeyard_forges::GitSource;
+use forgeyard_forges::github::budget::Pace;
 use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, Target};
 use forgeyard_forges::twin::{APP_KEY, Conclusion, JobSpec, JobStatus, RunSpec, Setup, State};
 use forgeyard_model::access::{EventClass, Grant, GrantRepository};
@@ -245,6 +246,10 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
                 repository: Some(repository_cap(settings)),
                 ..Caps::default()
             },
+            // A job that is run again is another job, of which the trace knows nothing.
+            repeat_lost: 0,
+            // As a connection with one App has it.
+            registrations_per_minute: [(name("github"), Pace::GITHUB.registrations_per_minute())].into(),
             ..QueueRules::default()
         },
         repositories: repositories

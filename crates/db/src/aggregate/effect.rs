@@ -30,6 +30,7 @@ impl Aggregate for PendingEffect {
             Effect::LookUpRun { .. }
             | Effect::ReadJob { .. }
             | Effect::MintRunner { .. }
+            | Effect::RepeatJobs { .. }
             | Effect::Deregister { .. } => {}
         }
         vec![

@@ -150,7 +150,7 @@ impl Samples {
             repository: 7,
             at: journal.at,
         };
-        Commit { journal, rows, events, usage: vec![usage] }
+        Commit { journal, rows, events, usage: vec![usage], retired: Vec::new() }
     }
 
     /// A site.
@@ -683,6 +683,13 @@ impl Samples {
                 scale_set: Some(1),
                 name: AWKWARD.to_owned(),
                 labels: vec![AWKWARD.to_owned()],
+            },
+            Effect::RepeatJobs {
+                demand: demand.id,
+                repository: demand.repository.clone(),
+                installation: demand.installation,
+                run: demand.run,
+                run_attempt: u32::MAX,
             },
             Effect::Deregister {
                 demand: demand.id,

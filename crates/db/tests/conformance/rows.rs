@@ -216,3 +216,56 @@ async fn settings_are_kept_and_replaced(
     assert_eq!(farm.store.setting("farm.key").await.unwrap().as_deref(), Some("two"));
     farm.store.ping().await.unwrap();
 }
+
+/// What is older than memory is found by the forge's number of the job, with all that belongs to it and nothing else.
+#[rstest]
+#[tokio::test]
+async fn a_demand_is_found_by_its_job_at_the_forge_with_all_that_belongs_to_it(
+    #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
+) {
+    let Some(mut farm) = Farm::open(backend).await else { return };
+    let mut commits = Vec::new();
+    let mut written = Vec::new();
+    for _ in 0..8 {
+        let rows = farm.samples.farm();
+        written.extend(rows.clone());
+        commits.push(farm.samples.commit(rows));
+    }
+    farm.commit(commits).await.unwrap();
+    let demands: Vec<_> = written
+        .iter()
+        .filter_map(|row| match row {
+            Row::Demand(demand) => Some(demand.clone()),
+            _ => None,
+        })
+        .collect();
+    assert!(demands.len() >= 8);
+    let mut kinds = std::collections::BTreeSet::new();
+    for demand in demands {
+        let forge = &demand.repository.forge;
+        let found = farm.store.demand_of(forge, demand.job).await.unwrap();
+        assert_eq!(found, Some(Row::Demand(demand.clone())));
+        assert_eq!(farm.store.demand_of(&"elsewhere".parse().unwrap(), demand.job).await.unwrap(), None);
+        let attempts: Vec<_> = written
+            .iter()
+            .filter_map(|row| match row {
+                Row::Attempt(attempt) if attempt.owner.demand() == Some(demand.id) => Some(attempt.id),
+                _ => None,
+            })
+            .collect();
+        let belongs = |row: &&Row| match row {
+            Row::Demand(row) => row.id == demand.id,
+            Row::Job(row) => row.owner.demand() == Some(demand.id),
+            Row::Attempt(row) => row.owner.demand() == Some(demand.id),
+            Row::Runner(row) => row.work.attempt().is_some_and(|attempt| attempts.contains(&attempt)),
+            Row::Lease(row) => row.attempt.is_some_and(|attempt| attempts.contains(&attempt)),
+            Row::Effect(row) => row.effect.demand() == Some(demand.id),
+            _ => false,
+        };
+        let wanted: Vec<Row> = written.iter().filter(belongs).cloned().collect();
+        let found = farm.store.of_demand(demand.id).await.unwrap();
+        kinds.extend(found.iter().map(Row::kind));
+        assert_eq!(sorted(found), sorted(wanted));
+    }
+    assert!(kinds.contains("job") && kinds.contains("effect"), "{kinds:?}");
+}

@@ -3,7 +3,7 @@
 //! The run is looked up once for all its jobs. A forge that does not know the run, or does not answer, is asked again after
 //! growing pauses and never in a loop; a job that nobody can vouch for is held meanwhile, not refused.
 
-use super::{labels, launch};
+use super::{labels, launch, repeat};
 use crate::approvals;
 use crate::gate::{self, Admitted, Run};
 use crate::lifecycle::DemandEvent;
@@ -63,7 +63,8 @@ pub(crate) fn look_up(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
     }
     let run = RunOf { repository: demand.repository.clone(), run: demand.run, attempt: demand.run_attempt };
     let siblings = of_run(tx, &run);
-    if let Some(facts) = siblings.iter().find_map(|sibling| sibling.facts.clone()) {
+    let ours = || began_by_us(tx, &demand);
+    if let Some(facts) = siblings.iter().find_map(|sibling| sibling.facts.clone()).or_else(ours) {
         demand.facts = Some(facts);
         tx.put(demand);
         return decide(tx, id);
@@ -87,6 +88,12 @@ pub(crate) fn look_up(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whose work it is, when the farm itself had it run again.
+fn began_by_us(tx: &Tx<'_>, demand: &Demand) -> Option<RunFacts> {
+    let repository = &demand.repository;
+    repeat::facts(tx.farm(), &repository.forge, repository.id, demand.run, demand.run_attempt)
+}
+
 /// A refusal that no fact of the run can change.
 fn foreseen(tx: &Tx<'_>, demand: &Demand) -> Option<Explanation> {
     let config = tx.config();
@@ -107,6 +114,10 @@ pub(crate) fn found(tx: &mut Tx<'_>, run: &RunOf, facts: &RunFacts) -> Result<()
     if let Some(number) = facts.pull_request {
         approvals::new_head_of_run(tx, &run.repository, number, facts)?;
     }
+    // It may have been asked for before the forge's word came that it was we who ran it again.
+    let repository = &run.repository;
+    let ours = repeat::facts(tx.farm(), &repository.forge, repository.id, run.run, run.attempt);
+    let facts = ours.as_ref().unwrap_or(facts);
     for mut demand in of_run(tx, run) {
         let (id, unread) = (demand.id, demand.state == DemandState::Unread);
         if demand.facts.is_none() && !demand.state.ended() {
@@ -170,7 +181,9 @@ pub(crate) fn judge(tx: &Tx<'_>, demand: &Demand) -> Judged {
     let Some(facts) = &demand.facts else { return Judged::Refused(run_missing()) };
     let config = tx.config();
     let repository = config.repository(&demand.repository.forge, demand.repository.id);
-    let run = Run { repository: &demand.repository, facts, sender: demand.sender.as_ref(), hook_actor: None };
+    // What the farm had run again is sent by its App.
+    let sender = demand.sender.as_ref().filter(|_| began_by_us(tx, demand).is_none());
+    let run = Run { repository: &demand.repository, facts, sender, hook_actor: None };
     let approval = approvals::of_head(tx, &demand.repository, &facts.head_sha);
     let access = approvals::access(tx);
     let mut admission: Option<Admission> = None;

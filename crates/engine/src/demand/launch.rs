@@ -5,7 +5,7 @@
 //! runner took what it was not meant for. A demand that is owed a runner always has a launch that is not over; when one
 //! ends without having served, it is tried again after a pause, and after several the demand is parked.
 
-use super::{admit, limits, registration, time};
+use super::{admit, limits, registration, repeat, time};
 use crate::deliveries::blank_job;
 use crate::lifecycle::{DemandEvent, JobEvent};
 use crate::tx::Tx;
@@ -224,7 +224,11 @@ pub(crate) fn concluded(
     let Some(demand) = tx.farm().owed_by(launch).cloned() else {
         hurry(tx, launch)?;
         let outcome = verdict.outcome;
-        return tx.move_job(job, JobEvent::JobEnded, JobState::Ended { outcome }, Some(verdict.cause));
+        tx.move_job(job, JobEvent::JobEnded, JobState::Ended { outcome }, Some(verdict.cause))?;
+        // The forge may have called the job failed before its machine was given up.
+        let all: Vec<DemandId> =
+            tx.farm().index.launch_for.get(&launch).into_iter().flatten().copied().collect();
+        return all.into_iter().try_for_each(|id| repeat::consider(tx, id));
     };
     if job.cancel_requested_at.is_none() && verdict.class.as_deref() == Some(limits::LIMITED) {
         let (until, reason) = limits::launch_waits(tx.farm(), &demand, tx.now());
@@ -282,7 +286,7 @@ fn named(class: Option<&str>) -> bool {
 }
 
 /// The machine of a running job is gone: the forge is asked soon what became of the job.
-fn hurry(tx: &mut Tx<'_>, launch: JobId) -> Result<(), Refusal> {
+pub(crate) fn hurry(tx: &mut Tx<'_>, launch: JobId) -> Result<(), Refusal> {
     let running: Vec<Demand> = tx
         .farm()
         .index

@@ -13,7 +13,7 @@
 //!
 //! [`QueueRules::registrations_per_minute`]: forgeyard_model::rules::QueueRules
 
-use super::{admit, registration};
+use super::{admit, registration, repeat};
 use crate::ending;
 use crate::farm::Farm;
 use crate::tx::Tx;
@@ -91,6 +91,11 @@ pub(crate) fn deferred(
             }
             Ok(())
         }
+        Effect::RepeatJobs { demand, repository, run, run_attempt, .. } if repeat::too_long(tx, demand) => {
+            super::settle(tx, id)?;
+            let run = admit::RunOf { repository, run, attempt: run_attempt };
+            repeat::refused(tx, &run, reason)
+        }
         Effect::MintRunner { runner, name, .. } => {
             if !registration::wants_name(tx, runner, &name) {
                 super::settle(tx, id)?;
@@ -154,6 +159,13 @@ pub(crate) fn of_question(farm: &Farm, demand: &Demand) -> Option<Explanation> {
     let siblings = farm.demands_of_run(&demand.repository.forge, demand.run);
     let same = siblings.filter(|other| other.run_attempt == demand.run_attempt);
     same.filter_map(|other| of_effect(farm, admit::question(other))).next()
+}
+
+/// Why the intent to run a job again waits.
+pub(crate) fn of_repeat(farm: &Farm, demand: &Demand) -> Option<Explanation> {
+    let siblings = farm.demands_of_run(&demand.repository.forge, demand.run);
+    let same = siblings.filter(|other| other.run_attempt == demand.run_attempt);
+    same.filter_map(|other| of_effect(farm, EffectId::derive(other.id, repeat::KEY))).next()
 }
 
 /// Why the configuration of a runner waits.

@@ -7,7 +7,9 @@
 //! - [`admit`]: whose work it is, and what the gate says;
 //! - [`launch`]: the job of ours that brings it a runner, and what becomes of that;
 //! - [`limits`]: waits for what a forge allows, which are no failures;
+//! - [`past`]: what ended and leaves memory;
 //! - [`registration`]: what the machine is at the forge, from its configuration to being forgotten;
+//! - [`repeat`]: jobs that were lost with their machine are run again;
 //! - [`taken`]: what a runner really took, and how launches change hands then;
 //! - [`time`]: pauses that end, jobs that nobody has spoken of for long, runners that wait in vain.
 
@@ -15,7 +17,9 @@ pub mod admit;
 pub mod labels;
 pub mod launch;
 pub mod limits;
+pub mod past;
 pub mod registration;
+pub mod repeat;
 pub mod taken;
 pub mod time;
 
@@ -111,6 +115,14 @@ pub(crate) fn settled(tx: &mut Tx<'_>, effect: Effect, result: EffectResult) -> 
             EffectResult::Refused { reason } => registration::not_minted(tx, runner, &name, &reason),
             other => Err(wrong(&other)),
         },
+        (Effect::RepeatJobs { repository, run, run_attempt, .. }, result) => {
+            let run = admit::RunOf { repository, run, attempt: run_attempt };
+            match result {
+                EffectResult::Repeated { jobs } => repeat::done(tx, &run, &jobs),
+                EffectResult::Refused { reason } => repeat::refused(tx, &run, &reason),
+                other => Err(wrong(&other)),
+            }
+        }
         (Effect::Deregister { runner, name, .. }, result) => match result {
             EffectResult::Deregistered => registration::forgotten(tx, runner, &name, None),
             EffectResult::RunnerBusy => registration::busy(tx, runner, &name),
@@ -149,6 +161,11 @@ pub(crate) fn troubled(
             }
         }
         Effect::ReadJob { .. } if tries >= TRIES => settle(tx, id),
+        Effect::RepeatJobs { repository, run, run_attempt, .. } if tries >= 2 * TRIES => {
+            settle(tx, id)?;
+            let run = admit::RunOf { repository, run, attempt: run_attempt };
+            repeat::refused(tx, &run, &reason())
+        }
         Effect::MintRunner { runner, name, .. } if !registration::wants_name(tx, runner, &name) => {
             // Whether the forge made the runner is not known, so it is asked to forget the name.
             settle(tx, id)?;
@@ -171,6 +188,10 @@ fn merge(tx: &mut Tx<'_>, source: Source, report: WorkflowJob) -> Result<Merged,
         let text = format!("job {} is `{}`, which says nothing about runners", report.job, report.action);
         return Ok(Merged::Ignored(Explanation::new("demand.unknown_action", text)));
     };
+    if tx.farm().ended.has(&report.repository.forge, report.job) {
+        let text = format!("job {} ended long ago; nothing that is said of it now counts", report.job);
+        return Ok(Merged::Ignored(Explanation::new("demand.ended_before", text)));
+    }
     match tx.farm().demand_of(&report.repository.forge, report.job).cloned() {
         Some(known) => again(tx, source, rank, &report, known),
         None => first(tx, source, rank, &report),
@@ -212,6 +233,7 @@ fn first(tx: &mut Tx<'_>, source: Source, rank: ForgeRank, report: &WorkflowJob)
         launch: None,
         launches: 0,
         taken_by: None,
+        repeat: None,
         deadline: deadline::demand(&state).map(|limit| now.plus(limit)),
         state,
         pauses: 0,
@@ -330,7 +352,10 @@ fn completed(tx: &mut Tx<'_>, id: DemandId, report: &WorkflowJob) -> Result<(), 
         let runner = demand.taken_by.as_ref().and_then(|taker| taker.runner);
         tx.move_demand(demand, DemandEvent::DemandEnded, DemandState::Ended)?;
         launch::served(tx, id)?;
-        return runner.map_or(Ok(()), |runner| registration::over(tx, runner));
+        if let Some(runner) = runner {
+            registration::over(tx, runner)?;
+        }
+        return repeat::consider(tx, id);
     }
     let text = format!("the forge ended it as `{conclusion}` before a runner had it");
     withdraw(tx, demand, Explanation::new("demand.canceled", text))

@@ -5,7 +5,7 @@
 //! was made for, launches change hands: the robbed demand gets the launch of the one that was served, or a new one, and
 //! keeps its place in the queue.
 
-use super::{launch, time};
+use super::{launch, repeat, time};
 use crate::agents::live;
 use crate::farm::Farm;
 use crate::gate::{self, Admitted, Run};
@@ -85,6 +85,10 @@ fn bind(tx: &mut Tx<'_>, id: DemandId, runner: RunnerId) -> Result<(), Refusal> 
     let mut demand = tx.demand(id)?;
     let before = demand.launch.replace(taker).filter(|launch| *launch != taker);
     run(tx, demand)?;
+    if time::runner_gone(tx, &tx.demand(id)?) {
+        // The report is late: whoever had it is gone, and nobody will say how it ended but the forge.
+        launch::hurry(tx, taker)?;
+    }
     match robbed {
         None => {
             let why = Explanation::new("demand.served", "another runner of this farm has the job");
@@ -283,7 +287,13 @@ fn ask(tx: &Tx<'_>, runner: &Runner, job: &TakenJob, facts: &RunFacts) -> TakenA
     let approval = approvals::of_head(tx, &job.repository, &facts.head_sha);
     let access = approvals::access(tx);
     let sender = siblings().find_map(|demand| demand.sender.as_ref());
-    let run = Run { repository: &job.repository, facts, sender, hook_actor: job.actor.as_ref() };
+    let repository_id = job.repository.id;
+    let ours = repeat::facts(tx.farm(), &job.repository.forge, repository_id, job.run, job.run_attempt);
+    // What the farm had run again is its App's in the forge's words, and the work of whoever began it before.
+    let run = match &ours {
+        Some(facts) => Run { repository: &job.repository, facts, sender: None, hook_actor: None },
+        None => Run { repository: &job.repository, facts, sender, hook_actor: job.actor.as_ref() },
+    };
     let pool = config.pool(&runner.pool);
     let asked = |resource: &str| gate::decide_run(&run, repository, resource, &access, approval.as_ref());
     // Who may use a pool may use its canary.

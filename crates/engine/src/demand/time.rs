@@ -1,6 +1,6 @@
 //! What the passing of time does to demand. Silence is never taken for an answer: the forge is asked.
 
-use super::{admit, registration};
+use super::{admit, past, registration};
 use crate::farm;
 use crate::tx::Tx;
 use forgeyard_model::demand::{Demand, DemandState};
@@ -35,6 +35,7 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<(), Refusal> {
         let runner = tx.runner(id)?;
         registration::idle(tx, runner)?;
     }
+    past::ticked(tx);
     Ok(())
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> 
 }
 
 /// Whether the runner of ours that has the job is over.
-fn runner_gone(tx: &Tx<'_>, demand: &Demand) -> bool {
+pub(crate) fn runner_gone(tx: &Tx<'_>, demand: &Demand) -> bool {
     let runner = demand.taken_by.as_ref().and_then(|taker| tx.farm().runners.get(&taker.runner?));
     let attempt = runner.and_then(|runner| tx.farm().attempts.get(&runner.work.attempt()?));
     attempt.is_some_and(|attempt| !attempt.state.live())

@@ -69,9 +69,7 @@ pub(crate) fn candidates<'a>(
             let canary = other.canary.as_ref().filter(|canary| canary.of == pool.name)?;
             (place(farm, job) < u16::from(canary.percent) * 100).then_some(other)
         });
-        let works = |pool: &&Pool| {
-            drained(farm, pool).is_none() && launch::breaker_lets(farm.pools.get(&pool.name), now).is_ok()
-        };
+        let works = |pool: &&Pool| drained(farm, pool).is_none() && launch::stopped(farm, pool, now).is_ok();
         let instead = canary.filter(works).and_then(|other| {
             let flavor = match (&other.runners, spec.pools.is_empty()) {
                 (Some(offer), false) => config.flavor(&offer.flavor)?,

@@ -4,15 +4,18 @@
 //! A launch that did not come up for our own reason (not made, exited or vanished before its agent called, not heard of in
 //! time) counts against the breaker; one that came up makes the count begin anew. When enough in a row did not, the pool
 //! starts nothing for a pause that doubles each time; then one machine is the probe, and what becomes of it decides.
+//! Where several sites could serve the pool, each has a breaker of its own, and the others go on.
 //! What was launched before the breaker opened is left alone: it still counts as an error, but moves nothing.
 
 use super::record;
+use crate::farm::Farm;
 use crate::tx::Tx;
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::pool::{Breaker, Bucket, LaunchError, LaunchRate, PoolRecord};
 use forgeyard_model::resources::Pool;
 use forgeyard_model::runner::Runner;
-use forgeyard_model::{Explanation, PoolName, RunnerId, Timestamp, deadline};
+use forgeyard_model::site::Site;
+use forgeyard_model::{Explanation, PoolName, RunnerId, SiteId, Timestamp, deadline};
 
 /// One launch, in thousandths.
 const ONE: u64 = 1000;
@@ -41,23 +44,62 @@ fn refilled_at(level: u64, rate: LaunchRate, now: Timestamp) -> Timestamp {
 /// Whether the breaker of a pool lets a machine be started now.
 pub(crate) fn breaker_lets(record: Option<&PoolRecord>, now: Timestamp) -> Result<(), Explanation> {
     let Some(record) = record else { return Ok(()) };
-    let name = &record.name;
-    let mut reason = match &record.breaker {
+    shut(&record.name, None, &record.breaker, record.last_error.as_ref(), now)
+}
+
+/// Whether its breaker at one site does.
+pub(crate) fn site_lets(record: Option<&PoolRecord>, site: &Site, now: Timestamp) -> Result<(), Explanation> {
+    let Some(record) = record else { return Ok(()) };
+    let Some(there) = record.sites.get(&site.id) else { return Ok(()) };
+    shut(&record.name, Some(site), &there.breaker, there.last_error.as_ref(), now)
+}
+
+/// Sites that could serve a pool: those whose host has its provider at work.
+pub(crate) fn sites<'a>(farm: &'a Farm, pool: &Pool) -> impl Iterator<Item = &'a Site> {
+    let provider = pool.provider.clone();
+    farm.sites
+        .values()
+        .filter(move |site| site.host.as_ref().is_some_and(|host| host.providers.contains(&provider)))
+}
+
+/// Why a pool starts no machine anywhere, as far as breakers go.
+pub(crate) fn stopped(farm: &Farm, pool: &Pool, now: Timestamp) -> Result<(), Explanation> {
+    let record = farm.pools.get(&pool.name);
+    breaker_lets(record, now)?;
+    let mut shut = None;
+    for site in sites(farm, pool) {
+        match site_lets(record, site, now) {
+            Ok(()) => return Ok(()),
+            Err(reason) => shut = shut.or(Some(reason)),
+        }
+    }
+    shut.map_or(Ok(()), Err)
+}
+
+fn shut(
+    name: &PoolName,
+    site: Option<&Site>,
+    breaker: &Breaker,
+    error: Option<&LaunchError>,
+    now: Timestamp,
+) -> Result<(), Explanation> {
+    let at = site.map(|site| format!(" at site {}", site.name)).unwrap_or_default();
+    let mut reason = match breaker {
         Breaker::Closed { .. } | Breaker::HalfOpen { .. } => return Ok(()),
         // The tick that moves it on may be late.
         Breaker::Open { until, .. } if *until <= now => return Ok(()),
         Breaker::Open { until, .. } => Explanation::new(
             "queue.breaker_open",
-            format!("pool {name} starts no machine until {until}, because the last ones did not come up"),
+            format!("pool {name} starts no machine{at} until {until}, because the last ones did not come up"),
         ),
         Breaker::Probing { runner, until, .. } => Explanation::new(
             "queue.breaker_probing",
             format!(
-                "pool {name} waits to see whether {runner} comes up, until {until} at the latest, before it starts others"
+                "pool {name} waits to see whether {runner} comes up{at}, until {until} at the latest, before it starts others"
             ),
         ),
     };
-    if let Some(error) = &record.last_error {
+    if let Some(error) = error {
         reason = reason.with(format!("{} at {}: {}", error.runner, error.at, error.reason.message));
         reason.evidence.extend(error.reason.evidence.iter().cloned());
     }
@@ -86,7 +128,7 @@ pub(crate) fn lets(record: Option<&PoolRecord>, pool: &Pool, now: Timestamp) -> 
 }
 
 /// A machine is started: it takes its launch, and after a pause it is the probe.
-pub(crate) fn launched(tx: &mut Tx<'_>, pool: &Pool, runner: RunnerId, used: bool) {
+pub(crate) fn launched(tx: &mut Tx<'_>, pool: &Pool, runner: RunnerId, site: SiteId, used: bool) {
     let now = tx.now();
     let mut record = record(tx.farm(), &pool.name);
     let left = level(record.bucket, pool.launches, now);
@@ -94,39 +136,70 @@ pub(crate) fn launched(tx: &mut Tx<'_>, pool: &Pool, runner: RunnerId, used: boo
     if used && pool.keep.is_some() {
         record.used_at = Some(now);
     }
-    match record.breaker {
-        Breaker::Open { trips, .. } | Breaker::HalfOpen { trips } => {
-            let until = now.plus(deadline::BREAKER_PROBE);
-            turn(tx, record, Breaker::Probing { runner, until, trips }, Some(runner.to_string()));
+    for slot in [None, Some(site)] {
+        if let Some(Breaker::Open { trips, .. } | Breaker::HalfOpen { trips }) = breaker_at(&record, slot) {
+            let probing =
+                Breaker::Probing { runner, until: now.plus(deadline::BREAKER_PROBE), trips: *trips };
+            turn(tx, &mut record, slot, probing, Some(runner.to_string()));
         }
-        Breaker::Closed { .. } | Breaker::Probing { .. } => tx.put(record),
+    }
+    tx.put(record);
+}
+
+/// The breaker of a pool, or of one of its sites.
+fn breaker_at(record: &PoolRecord, slot: Option<SiteId>) -> Option<&Breaker> {
+    match slot {
+        None => Some(&record.breaker),
+        Some(site) => record.sites.get(&site).map(|there| &there.breaker),
     }
 }
 
-fn turn(tx: &mut Tx<'_>, mut record: PoolRecord, to: Breaker, note: Option<String>) {
-    let from = record.breaker.name();
+/// Where a failure of a machine counts: at its site, when others could serve the pool as well, else for the whole pool.
+fn slot_of(tx: &Tx<'_>, runner: &Runner) -> Option<SiteId> {
+    let pool = tx.config().pool(&runner.pool)?;
+    sites(tx.farm(), pool).any(|site| site.id != runner.site).then_some(runner.site)
+}
+
+/// Moves a breaker, and says so. Whoever calls puts the record.
+fn turn(tx: &mut Tx<'_>, record: &mut PoolRecord, slot: Option<SiteId>, to: Breaker, note: Option<String>) {
+    let from = breaker_at(record, slot).map_or("closed", Breaker::name);
     let event = match &to {
         Breaker::Closed { .. } => "PoolBreakerClosed",
         Breaker::Open { .. } => "PoolBreakerOpened",
         Breaker::HalfOpen { .. } => "PoolBreakerHalfOpened",
         Breaker::Probing { .. } => "PoolProbed",
     };
+    let site = slot.and_then(|site| tx.farm().sites.get(&site)).map(|site| format!("site {}", site.name));
+    let note = match (site, note) {
+        (Some(site), Some(note)) => Some(format!("{site}: {note}")),
+        (site, note) => site.or(note),
+    };
     tx.event(event, &record.name, Some(from), to.name(), note);
-    record.breaker = to;
-    tx.put(record);
+    match slot {
+        None => record.breaker = to,
+        Some(site) => record.sites.entry(site).or_default().breaker = to,
+    }
 }
 
 /// The agent of a machine called for the first time.
 pub(crate) fn came_up(tx: &mut Tx<'_>, pool: &PoolName, runner: RunnerId) {
-    let Some(record) = tx.farm().pools.get(pool).cloned() else { return };
-    match record.breaker {
-        Breaker::Probing { runner: probe, .. } if probe == runner => {
-            turn(tx, record, Breaker::default(), Some(format!("{runner} came up")));
+    let Some(mut record) = tx.farm().pools.get(pool).cloned() else { return };
+    let site = tx.farm().runners.get(&runner).map(|runner| runner.site);
+    let before = record.clone();
+    for slot in std::iter::once(None).chain(site.map(Some)) {
+        match breaker_at(&record, slot) {
+            Some(Breaker::Probing { runner: probe, .. }) if *probe == runner => {
+                turn(tx, &mut record, slot, Breaker::default(), Some(format!("{runner} came up")));
+            }
+            Some(Breaker::Closed { failures }) if *failures > 0 => match slot {
+                None => record.breaker = Breaker::default(),
+                Some(site) => record.sites.entry(site).or_default().breaker = Breaker::default(),
+            },
+            _ => {}
         }
-        Breaker::Closed { failures } if failures > 0 => {
-            tx.put(PoolRecord { breaker: Breaker::default(), ..record });
-        }
-        _ => {}
+    }
+    if record != before {
+        tx.put(record);
     }
 }
 
@@ -135,49 +208,74 @@ pub(crate) fn did_not_come_up(tx: &mut Tx<'_>, runner: &Runner, reason: Explanat
     let now = tx.now();
     let mut record = record(tx.farm(), &runner.pool);
     let text = reason.message.clone();
-    record.last_error = Some(LaunchError { at: now, runner: runner.id, reason });
+    let slot = slot_of(tx, runner);
+    let error = LaunchError { at: now, runner: runner.id, reason };
+    if let Some(site) = slot {
+        record.sites.entry(site).or_default().last_error = Some(error.clone());
+    }
+    record.last_error = Some(error);
     let limit = tx.config().pool(&runner.pool).map_or(1, |pool| pool.breaker.failures);
-    let trips = match record.breaker {
+    // A probe is one of the breaker that sent it out, wherever sites came or went meanwhile.
+    let probed = |slot: &Option<SiteId>| matches!(breaker_at(&record, *slot), Some(Breaker::Probing { runner: probe, .. }) if *probe == runner.id);
+    let slot = [None, Some(runner.site)].into_iter().find(probed).unwrap_or(slot);
+    let trips = match breaker_at(&record, slot).cloned().unwrap_or_default() {
         Breaker::Closed { failures } if failures + 1 >= limit => 1,
         Breaker::Closed { failures } => {
-            record.breaker = Breaker::Closed { failures: failures + 1 };
+            let counted = Breaker::Closed { failures: failures + 1 };
+            match slot {
+                None => record.breaker = counted,
+                Some(site) => record.sites.entry(site).or_default().breaker = counted,
+            }
             return tx.put(record);
         }
         Breaker::Probing { runner: probe, trips, .. } if probe == runner.id => trips + 1,
         _ => return tx.put(record),
     };
     let until = now.plus(deadline::breaker_pause(trips));
-    turn(tx, record, Breaker::Open { until, trips }, Some(text));
+    turn(tx, &mut record, slot, Breaker::Open { until, trips }, Some(text));
+    tx.put(record);
 }
 
 /// A machine was given up before it came up, and nobody is to blame.
 pub(crate) fn given_up(tx: &mut Tx<'_>, runner: &Runner) {
-    let Some(record) = tx.farm().pools.get(&runner.pool).cloned() else { return };
-    if let Breaker::Probing { runner: probe, trips, .. } = record.breaker
-        && probe == runner.id
-    {
-        turn(tx, record, Breaker::HalfOpen { trips }, Some("the probe was not needed any more".to_owned()));
+    let Some(mut record) = tx.farm().pools.get(&runner.pool).cloned() else { return };
+    for slot in [None, Some(runner.site)] {
+        if let Some(Breaker::Probing { runner: probe, trips, .. }) = breaker_at(&record, slot)
+            && *probe == runner.id
+        {
+            let half = Breaker::HalfOpen { trips: *trips };
+            turn(tx, &mut record, slot, half, Some("the probe was not needed any more".to_owned()));
+            return tx.put(record);
+        }
     }
 }
 
 /// Pauses that are over, and probes of which nothing was heard.
 pub(crate) fn ticked(tx: &mut Tx<'_>) {
     let now = tx.now();
-    let due = |record: &&PoolRecord| match record.breaker {
-        Breaker::Open { until, .. } | Breaker::Probing { until, .. } => until <= now,
+    let due = |breaker: &Breaker| match breaker {
+        Breaker::Open { until, .. } | Breaker::Probing { until, .. } => *until <= now,
         Breaker::Closed { .. } | Breaker::HalfOpen { .. } => false,
     };
-    let due: Vec<PoolRecord> = tx.farm().pools.values().filter(due).cloned().collect();
-    for record in due {
-        match record.breaker {
-            Breaker::Open { trips, .. } => turn(tx, record, Breaker::HalfOpen { trips }, None),
-            Breaker::Probing { trips, .. } => {
-                let until = now.plus(deadline::breaker_pause(trips + 1));
-                let text = "nothing was heard of the probe".to_owned();
-                turn(tx, record, Breaker::Open { until, trips: trips + 1 }, Some(text));
+    let any =
+        |record: &&PoolRecord| due(&record.breaker) || record.sites.values().any(|there| due(&there.breaker));
+    let records: Vec<PoolRecord> = tx.farm().pools.values().filter(any).cloned().collect();
+    for mut record in records {
+        let slots: Vec<Option<SiteId>> =
+            std::iter::once(None).chain(record.sites.keys().copied().map(Some)).collect();
+        for slot in slots {
+            let Some(breaker) = breaker_at(&record, slot).filter(|it| due(it)).cloned() else { continue };
+            match breaker {
+                Breaker::Open { trips, .. } => turn(tx, &mut record, slot, Breaker::HalfOpen { trips }, None),
+                Breaker::Probing { trips, .. } => {
+                    let until = now.plus(deadline::breaker_pause(trips + 1));
+                    let text = "nothing was heard of the probe".to_owned();
+                    turn(tx, &mut record, slot, Breaker::Open { until, trips: trips + 1 }, Some(text));
+                }
+                Breaker::Closed { .. } | Breaker::HalfOpen { .. } => {}
             }
-            Breaker::Closed { .. } | Breaker::HalfOpen { .. } => {}
         }
+        tx.put(record);
     }
 }
 
@@ -185,12 +283,14 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) {
 pub(crate) fn reset(tx: &mut Tx<'_>, name: &PoolName) -> Result<Reply, Refusal> {
     known(tx, name)?;
     let Some(mut record) = tx.farm().pools.get(name).cloned() else { return Ok(Reply::Unchanged) };
-    if record.breaker == Breaker::default() && record.bucket.is_none() {
+    if record.breaker == Breaker::default() && record.bucket.is_none() && record.sites.is_empty() {
         return Ok(Reply::Unchanged);
     }
     record.bucket = None;
+    record.sites.clear();
     let by = format!("by {}", tx.ctx.by.name);
-    turn(tx, record, Breaker::default(), Some(by));
+    turn(tx, &mut record, None, Breaker::default(), Some(by));
+    tx.put(record);
     Ok(Reply::Done)
 }
 

@@ -12,6 +12,8 @@ pub mod check;
 pub(crate) mod launch;
 pub mod schedule;
 #[cfg(test)]
+mod site_tests;
+#[cfg(test)]
 mod tests;
 pub mod view;
 pub(crate) mod warm;

@@ -40,6 +40,8 @@ pub struct PoolNow {
     pub terms: Terms,
     /// Machines that should wait for work now, use and minimum counted in.
     pub wanted: u32,
+    /// Why fewer wait.
+    pub warm_lacks: Option<Explanation>,
     /// The next change of the schedule.
     pub next: Option<(Timestamp, Terms)>,
     /// Launches that it may make at once now.
@@ -71,11 +73,19 @@ pub fn counts<'a>(machines: impl Iterator<Item = &'a Runner>) -> Counts {
 pub fn now(farm: &Farm, config: &FarmConfig, pool: &Pool, at: Timestamp) -> PoolNow {
     let record = record(farm, &pool.name);
     let terms = schedule::terms(pool, at);
-    let trouble = super::drained(farm, pool).or_else(|| launch::lets(Some(&record), pool, at).err());
+    let trouble = super::drained(farm, pool)
+        .or_else(|| launch::stopped(farm, pool, at).err())
+        .or_else(|| launch::lets(Some(&record), pool, at).err());
+    let wanted = warm::wanted(farm, pool, terms, at);
+    let machines = counts(machines(farm, &pool.name));
+    // The reason is noted by ticks, and stands no longer when machines or wishes changed since.
+    let lacking = machines.ready + machines.coming < wanted;
+    let warm_lacks = record.warm_lacks.clone().filter(|_| lacking);
     PoolNow {
-        machines: counts(machines(farm, &pool.name)),
+        machines,
         waiting: waiting(farm, config, pool, at),
-        wanted: warm::wanted(farm, pool, terms, at),
+        wanted,
+        warm_lacks,
         next: schedule::next_change(pool, at),
         launches: small((launch::level(record.bucket, pool.launches, at) / 1000) as usize),
         terms,

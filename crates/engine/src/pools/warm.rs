@@ -24,7 +24,8 @@ use forgeyard_model::device::DeviceState;
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::job::Job;
 use forgeyard_model::lease::{Lease, LeaseState};
-use forgeyard_model::pool::Terms;
+use forgeyard_model::ledger::Stake;
+use forgeyard_model::pool::{PoolRecord, Terms};
 use forgeyard_model::resources::{Flavor, GpuRequest, Image, Pool};
 use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::{
@@ -139,6 +140,7 @@ pub(crate) fn hand_over(
 ) -> Result<Option<LeaseId>, Refusal> {
     let mut runner = tx.runner(id)?;
     let now = tx.now();
+    waited(tx, &runner);
     let RunnerWork::Warm { nonce: Some(nonce), lease } = runner.work else {
         return Err(missing("machine that waits for work", id));
     };
@@ -201,6 +203,7 @@ pub(crate) fn called(tx: &mut Tx<'_>, id: RunnerId, nonce: String) -> Result<Rep
 pub(crate) fn retire(tx: &mut Tx<'_>, id: RunnerId, why: Explanation, broken: bool) -> Result<(), Refusal> {
     let runner = tx.runner(id)?;
     let RunnerWork::Warm { lease, .. } = runner.work else { return Ok(()) };
+    waited(tx, &runner);
     if runner.state.being_made() {
         if broken {
             launch::did_not_come_up(tx, &runner, why.clone());
@@ -245,19 +248,73 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<(), Refusal> {
             let text = format!("pool {} should have {want} machines that wait", pool.name);
             retire(tx, id, Explanation::new("pool.too_many", text), false)?;
         }
-        if hungry.is_none() && drained(tx.farm(), pool).is_none() {
-            for _ in have.len()..want {
-                if !make(tx, pool)? {
-                    break;
+        let mut lacks = None;
+        if have.len() < want && drained(tx.farm(), pool).is_none() {
+            if let Some(job) = hungry {
+                let text = format!("{job} waits for room, and work goes before machines that wait for some");
+                lacks = Some(Explanation::new("pool.work_first", text));
+            } else {
+                for _ in have.len()..want {
+                    if let Err(reason) = make(tx, pool)? {
+                        lacks = Some(reason);
+                        break;
+                    }
                 }
             }
         }
+        note_lack(tx, pool, want, lacks);
     }
     // A pool that is no longer configured has nobody who wants its machines.
     for (_, id) in idle(tx.farm(), |runner| config.pool(&runner.pool).is_none()) {
         retire(tx, id, Explanation::new("pool.gone", "its pool is no longer configured"), false)?;
     }
     Ok(())
+}
+
+/// Notes why fewer machines wait than should; written only when the reason is another one than before.
+fn note_lack(tx: &mut Tx<'_>, pool: &Pool, want: usize, lacks: Option<Explanation>) {
+    let record = super::record(tx.farm(), &pool.name);
+    let known = record.warm_lacks.as_ref().map(|reason| &reason.code);
+    if known == lacks.as_ref().map(|reason| &reason.code) {
+        return;
+    }
+    let warm_lacks = lacks.map(|reason| {
+        let text = format!("fewer than {want} machines wait for work: {}", reason.message);
+        Explanation { message: text, ..reason }
+    });
+    match &warm_lacks {
+        Some(reason) => {
+            tx.event("PoolLacksWarm", &pool.name, None, "lacking", Some(reason.message.clone()));
+        }
+        None => tx.event("PoolHasWarm", &pool.name, Some("lacking"), "served", None),
+    }
+    tx.put(PoolRecord { warm_lacks, ..record });
+}
+
+/// A machine waits no longer: what it used meanwhile is nobody's, and is kept with its pool.
+pub(crate) fn waited(tx: &mut Tx<'_>, runner: &Runner) {
+    if !waits(runner) {
+        return;
+    }
+    let RunnerWork::Warm { lease, .. } = runner.work else { return };
+    let devices = lease.and_then(|id| tx.farm().leases.get(&id)).map_or(0, |lease| lease.devices.len());
+    let stake = Stake {
+        pool: runner.pool.clone(),
+        flavor: runner.flavor.clone(),
+        devices: u32::try_from(devices).unwrap_or(u32::MAX),
+        seconds: 0,
+        expected: None,
+        per_hour: tx.config().queue.per_hour(&runner.pool, &runner.flavor),
+    };
+    let micros = tx.now().since(runner.requested_at).as_micros();
+    let used = stake.used(u64::try_from(micros).unwrap_or(u64::MAX));
+    tx.usage("warm_runner_micros", used.runner_micros, runner.id, 0);
+    if used.gpu_micros > 0 {
+        tx.usage("warm_gpu_micros", used.gpu_micros, runner.id, 0);
+    }
+    let mut record = super::record(tx.farm(), &runner.pool);
+    record.charge_warm(tx.now(), &used);
+    tx.put(record);
 }
 
 /// Machines that wait, the one that is given up first at the end.
@@ -346,22 +403,32 @@ fn make_room(tx: &mut Tx<'_>, job: JobId) -> Result<(), Refusal> {
     retire(tx, id, Explanation::new("pool.makes_room", text), false)
 }
 
-/// Makes a machine that waits; `false` when there is no room or no launch for one.
-fn make(tx: &mut Tx<'_>, pool: &Pool) -> Result<bool, Refusal> {
+/// Makes a machine that waits, or says why it cannot.
+fn make(tx: &mut Tx<'_>, pool: &Pool) -> Result<Result<(), Explanation>, Refusal> {
     let config = tx.config();
     let now = tx.now();
     let shape = pool.shape_of_warm().and_then(|name| config.flavor(name));
-    let Some((flavor, image)) = shape.zip(config.image(&pool.image)) else { return Ok(false) };
-    if launch::lets(tx.farm().pools.get(&pool.name), pool, now).is_err() {
-        return Ok(false);
+    let Some((flavor, image)) = shape.zip(config.image(&pool.image)) else {
+        let text = "its shape or image is not configured";
+        return Ok(Err(Explanation::new("pool.no_shape", text).fix("declare both in forgeyard.toml")));
+    };
+    if let Err(reason) = launch::lets(tx.farm().pools.get(&pool.name), pool, now) {
+        return Ok(Err(reason));
     }
     let needs = spec::needs(flavor.network);
     let wants = Wants { flavor, needs: &needs, gpu: flavor.gpu.as_ref() };
-    let found = tx.farm().sites.values().find_map(|site| {
-        let devices = placement::fits(tx, site, pool, &wants, &Look::default()).ok()?;
-        Some((site.id, devices))
-    });
-    let Some((site, devices)) = found else { return Ok(false) };
+    let (mut found, mut reasons) = (None, Vec::new());
+    for site in tx.farm().sites.values() {
+        let open = launch::site_lets(tx.farm().pools.get(&pool.name), site, now);
+        match open.and_then(|()| placement::fits(tx, site, pool, &wants, &Look::default())) {
+            Ok(devices) => {
+                found = Some((site.id, devices));
+                break;
+            }
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    let Some((site, devices)) = found else { return Ok(Err(placement::combine(flavor, reasons))) };
     let id: RunnerId = tx.new_id();
     let limit = Duration::from_secs(flavor.time_limit_seconds);
     let lease = claim_devices(tx, id, None, site, &devices, limit)?;
@@ -390,8 +457,8 @@ fn make(tx: &mut Tx<'_>, pool: &Pool) -> Result<bool, Refusal> {
     });
     tx.touch_site(site);
     // Not a use: otherwise machines that are kept after use would keep each other.
-    launch::launched(tx, pool, id, false);
-    Ok(true)
+    launch::launched(tx, pool, id, site, false);
+    Ok(Ok(()))
 }
 
 /// Writes the lease of devices for a machine, and takes them.

@@ -77,6 +77,8 @@ pub struct ForgejoState {
     pub handles: bool,
     /// The next registration is made, and its answer lost.
     pub lose_registration: bool,
+    /// Commit statuses in the order in which they came: commit, context, state, description.
+    pub statuses: Vec<(String, String, String, String)>,
     /// The next calls are answered with this status.
     pub failing: Option<u16>,
     runs: BTreeMap<u64, ForgejoRun>,
@@ -107,6 +109,7 @@ impl ForgejoState {
             runners: BTreeMap::new(),
             handles: true,
             lose_registration: false,
+            statuses: Vec::new(),
             failing: None,
             runs: BTreeMap::new(),
             numbers: 300,
@@ -182,6 +185,10 @@ impl ForgejoState {
         if told != Some(FORGEJO_TOKEN) {
             return Some(Reply::message(401, "token is required"));
         }
+        if let Some(sha) = request.path.strip_prefix(&format!("/api/v1/repos/{}/statuses/", self.repository))
+        {
+            return self.take_status(sha, request);
+        }
         let prefix = format!("/api/v1/repos/{}/actions/", self.repository);
         let not_simulated = || Some(Reply::message(404, "this call or repository is not simulated"));
         let Some(path) = request.path.strip_prefix(&prefix) else { return not_simulated() };
@@ -222,6 +229,20 @@ impl ForgejoState {
             }
             _ => return not_simulated(),
         })
+    }
+
+    fn take_status(&mut self, sha: &str, request: &Request) -> Option<Reply> {
+        let body = request.parse().ok()?;
+        let text = |key: &str| body.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let known = ["pending", "success", "error", "failure", "warning", "skipped"];
+        if request.method != "POST" || sha.len() != 40 || !known.contains(&text("state").as_str()) {
+            return Some(Reply::message(422, "the simulated status is not well formed"));
+        }
+        self.statuses.push((sha.to_owned(), text("context"), text("state"), text("description")));
+        Some(Reply::json(
+            201,
+            &json!({ "id": self.statuses.len(), "status": text("state"), "context": text("context") }),
+        ))
     }
 
     /// Jobs that wait or run; with labels, those that ask for no others. No entry is `null`.

@@ -5,6 +5,7 @@ use super::state::State;
 use forgeyard_model::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::hash::{Hash as _, Hasher as _};
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -91,6 +92,25 @@ impl State {
         }
         bucket.used += points;
         Ok(())
+    }
+
+    /// Lists of runs carry an entity tag. Who asks with the tag of what is still so is told only that, and nothing is taken of
+    /// the hourly limit for it.
+    pub(super) fn conditional(&mut self, caller: &str, request: &Request, path: &str, reply: &mut Reply) {
+        if request.method != "GET" || reply.status != 200 || !path.ends_with("/actions/runs") {
+            return;
+        }
+        let mut hash = std::hash::DefaultHasher::new();
+        reply.body.hash(&mut hash);
+        let tag = format!("W/\"{:016x}\"", hash.finish());
+        if request.headers.get("if-none-match") == Some(&tag) {
+            *reply = Reply { status: 304, headers: Vec::new(), body: Vec::new() };
+            if self.setup.rate_limits {
+                let bucket = self.bucket(caller, resource(path));
+                bucket.used = bucket.used.saturating_sub(1);
+            }
+        }
+        reply.headers.push(("etag".to_owned(), tag));
     }
 
     /// The headers that every answer carries.

@@ -117,7 +117,7 @@ pub(super) async fn find(client: &Client, what: &str) -> Result<DemandId> {
             .fix("give `job_…`, `dem_…`, or an address that ends in `/job/NUMBER`")
             .into());
     };
-    let known: Vec<Demand> = client.demands().await?;
+    let known: Vec<Demand> = client.demands_numbered(number).await?;
     known.iter().find(|demand| demand.job == number).map(|demand| demand.id).ok_or_else(|| {
         Wrong::new(format!("the farm knows no job {number} of a forge"))
             .fix("see `forgeyard demand list`; a job whose labels suit no pool is not this farm's, `/deliveries` says so")

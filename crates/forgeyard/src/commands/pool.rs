@@ -152,6 +152,13 @@ fn show(pool: &PoolView) -> String {
     if let Some(error) = &pool.last_error {
         say("last error", format!("{} at {}: {}", error.runner, at(error.at), error.reason));
     }
+    for stopped in &pool.stopped_at {
+        let last = stopped.last_error.as_ref().map(|error| format!(": {}", error.reason.message));
+        say("stopped at", format!("site {}{}", stopped.site, last.unwrap_or_default()));
+    }
+    if let Some(trouble) = &pool.warm_trouble {
+        say("warm", trouble.to_string());
+    }
     if let Some(trouble) = &pool.trouble {
         say("why", trouble.to_string());
     }

@@ -93,6 +93,25 @@ fn month(usage: &MonthUsage) -> String {
     let head = ["jobs", "runner min", "GPU min", "money", "running/cap", "repository", "name"];
     let mut text = format!("{} (UTC), until {}\n", usage.month, at(usage.turns_at));
     text.push_str(&table_or("nothing was used", &head, &rows));
+    if !usage.warm.is_empty() {
+        let rows: Vec<Vec<String>> = usage
+            .warm
+            .iter()
+            .map(|row| {
+                vec![
+                    row.used.jobs.to_string(),
+                    format!("{:.1}", row.used.runner_micros as f64 / 60e6),
+                    format!("{:.1}", row.used.gpu_micros as f64 / 60e6),
+                    Money(row.used.money).to_string(),
+                    row.waiting.to_string(),
+                    row.pool.to_string(),
+                ]
+            })
+            .collect();
+        text.push_str("\nmachines that waited for work, charged to nobody\n");
+        let head = ["machines", "runner min", "GPU min", "money", "wait now", "pool"];
+        text.push_str(&table_or("", &head, &rows));
+    }
     if usage.budgets.is_empty() {
         return text;
     }
@@ -122,10 +141,13 @@ fn month(usage: &MonthUsage) -> String {
 
 /// Sums by repository, the largest user of devices first.
 fn add(facts: &[UsageFact], names: &BTreeMap<u64, String>) -> Vec<Used> {
-    let mut sums: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<Option<u64>, (u64, u64, u64)> = BTreeMap::new();
     for fact in facts {
-        let (runner, gpu, bytes) = sums.entry(fact.repository).or_default();
-        let sum = match fact.what.as_str() {
+        // What machines used while they waited for work is nobody's, and a line of its own.
+        let warm = fact.what.strip_prefix("warm_");
+        let whose = if warm.is_some() { None } else { Some(fact.repository) };
+        let (runner, gpu, bytes) = sums.entry(whose).or_default();
+        let sum = match warm.unwrap_or(fact.what.as_str()) {
             "runner_micros" => runner,
             "gpu_micros" => gpu,
             "artifact_bytes" => bytes,
@@ -137,9 +159,10 @@ fn add(facts: &[UsageFact], names: &BTreeMap<u64, String>) -> Vec<Used> {
     let mut used: Vec<Used> = sums
         .into_iter()
         .map(|(repository, (runner, gpu, bytes))| Used {
-            repository,
-            name: match (repository, names.get(&repository)) {
-                (0, _) => "recipe folders".to_owned(),
+            repository: repository.unwrap_or(0),
+            name: match (repository, repository.and_then(|id| names.get(&id))) {
+                (None, _) => "machines that waited for work".to_owned(),
+                (Some(0), _) => "recipe folders".to_owned(),
                 (_, Some(name)) => name.clone(),
                 (_, None) => "no longer configured".to_owned(),
             },
@@ -174,10 +197,12 @@ mod tests {
             fact("artifact_bytes", 5, 7),
             fact("artifact_bytes", 6, 7),
             fact("something_new", 1, 7),
+            fact("warm_gpu_micros", 60_000_000, 0),
         ];
         let used = add(&facts, &BTreeMap::from([(7, "widgets/widget".to_owned())]));
         let names: Vec<&str> = used.iter().map(|used| used.name.as_str()).collect();
-        assert_eq!(names, ["widgets/widget", "recipe folders"]);
+        assert_eq!(names, ["widgets/widget", "machines that waited for work", "recipe folders"]);
+        assert_eq!((used[1].gpu_minutes, used[2].runner_minutes), (1.0, 1.0));
         assert_eq!((used[0].runner_minutes, used[0].gpu_minutes, used[0].artifact_bytes), (0.5, 1.5, 11));
     }
 }

@@ -256,6 +256,7 @@ impl Control {
             Effect::LookUpRun { .. }
             | Effect::ReadJob { .. }
             | Effect::MintRunner { .. }
+            | Effect::RepeatJobs { .. }
             | Effect::Deregister { .. } => EffectResult::Refused {
                 reason: Explanation::new("forge.not_connected", "no connection to this forge is configured"),
             },

@@ -6,7 +6,7 @@ use crate::auth::Member;
 use crate::console::job as page;
 use crate::console::log::LogWindow;
 use crate::http::error::HttpError;
-use crate::views;
+use crate::{past, views};
 use axum::extract::{Query, State};
 use forgeyard_api::people::JobView;
 use forgeyard_model::JobId;
@@ -25,12 +25,16 @@ pub(super) async fn job(
     Named(id): Named<JobId>,
     Query(Part { fragment }): Query<Part>,
 ) -> Page {
+    let past = past::of_job(&app, id).await?;
     let view = views::job(&app, id).await?;
-    let repository = app.core.read().repository_of(view.job.owner);
+    let repository = match &view.demand {
+        Some(demand) => demand.repository.id,
+        None => app.core.read().repository_of(view.job.owner),
+    };
     caller.need_in(repository, Role::Viewer)?;
     let why = {
-        let farm = app.core.read();
-        views::why(&views::foresee(&app, &app.config(), &farm), id)?
+        let live = app.core.read();
+        views::why(&views::foresee(&app, &app.config(), past.as_ref().unwrap_or(&live)), id)?
     };
     let (shell, names) = (shell_of(&app, &caller, repository), names(&app));
     if fragment.is_some() {

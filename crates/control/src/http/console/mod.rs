@@ -98,6 +98,7 @@ fn shell(app: &App, caller: Option<&Caller>) -> Shell {
         farm: app.config().farm.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         public_url: app.public_url.trim_end_matches('/').to_owned(),
+        hooks: app.hook_names(),
         now,
         viewer: caller.map(|caller| Viewer {
             name: caller.principal.name.clone(),

@@ -3,7 +3,7 @@
 use super::{AWKWARD, Samples, parsed, pick, reason};
 use forgeyard_model::approval::{Acceptance, Approver, ConfigVersion, HeadApproval, Judgement, Way};
 use forgeyard_model::demand::{
-    Admission, Demand, DemandState, ForgeRank, RunFacts, ScaleSetRequest, Sighting, Source, Taker,
+    Admission, Demand, DemandState, ForgeRank, Repeat, RunFacts, ScaleSetRequest, Sighting, Source, Taker,
 };
 use forgeyard_model::forge::{Person, Repository};
 use forgeyard_model::registration::{Registration, RegistrationState, Taken, TakenAnswer, TakenJob};
@@ -67,6 +67,7 @@ impl Samples {
                 id: Some(u64::MAX),
                 runner: None,
             }),
+            repeat: number.is_multiple_of(2).then(|| Repeat::Wanted { cause: AWKWARD.to_owned() }),
             state: DemandState::Unread,
             pauses: 0,
             checks: 0,

@@ -290,6 +290,7 @@ impl Desk {
         }
         let mut loaded = Farm::load(farm.rows());
         (loaded.epoch, loaded.resumed_at) = (farm.epoch, farm.resumed_at);
+        loaded.ended = farm.ended.clone();
         assert!(loaded == *farm, "indexes differ from those that loading makes, after {input}");
     }
 

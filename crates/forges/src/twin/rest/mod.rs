@@ -39,6 +39,7 @@ impl State {
             Err(limited) => limited,
             Ok(()) => self.rest_call(request, path).unwrap_or_else(|error| error),
         };
+        self.conditional(&caller, request, path, &mut reply);
         self.limit_headers(&caller, path, &mut reply);
         self.numbers.timer += 1;
         let id = format!("5150:C0DE:{:06X}", self.numbers.timer);

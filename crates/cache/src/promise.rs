@@ -1,0 +1,124 @@
+//! What a caller can read, and what is promised by saying so.
+//!
+//! A client that is told of an action result, or that a content is here, counts on it for as long as its build takes. So
+//! whatever is told of is leased, and nothing is told of whose parts are not all here.
+
+use crate::exchange::{Access, add};
+use crate::name::{Kind, NameHash};
+use crate::scope::ScopePath;
+use crate::service::Core;
+use crate::store::{LEASE_MINUTES, Place, Store as _, StoreError};
+use crate::{action, nix, shape};
+use forgeyard_model::Digest;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Looks in the scopes of a caller, nearest first. A failure of the store is a miss.
+pub(crate) fn look<T>(
+    access: &Access,
+    kind: Kind,
+    key: &str,
+    mut ask: impl FnMut(&ScopePath, NameHash) -> Result<Option<T>, StoreError>,
+) -> Option<(usize, T)> {
+    for (number, scope) in access.grant.reads.iter().enumerate() {
+        match ask(scope, NameHash::of(scope.as_str(), kind, key)) {
+            Ok(Some(found)) => return Some((number, found)),
+            Ok(None) => {}
+            Err(error) => {
+                add(&access.counters.failures, 1);
+                tracing::error!(%scope, kind = kind.as_str(), "reading an entry: {error}");
+            }
+        }
+    }
+    None
+}
+
+/// Whether everything that an action result or a `narinfo` refers to can be read by this caller. Asking leases it, so that
+/// it outlives the build that was just promised it (bazel#8250).
+pub(crate) fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
+    if kind == Kind::Nix {
+        let Some(info) = nix::narinfo(result) else { return false };
+        let file = look(access, Kind::Nix, &info.url, |_, name| core.store.facts(name));
+        return file.is_some_and(|(_, facts)| info.file_size.is_none_or(|size| size == facts.size));
+    }
+    if shape::is_ccache(result) {
+        return true;
+    }
+    let Some(references) = action::references(result) else { return false };
+    let there = |digest: &Digest| promised(core, access, &digest.hex());
+    references.contents.iter().all(there)
+        && references.trees.iter().all(|tree| {
+            let files = content(core, access, tree, LARGEST_TREE).and_then(|tree| action::tree_files(&tree));
+            files.is_some_and(|files| files.iter().all(there))
+        })
+        && references.roots.iter().all(|root| {
+            let mut whole = true;
+            let walked = walk(core, access, *root, |directory| match directory {
+                Some((_, directory)) => whole &= directory.files.iter().all(there),
+                None => whole = false,
+            });
+            whole && walked
+        })
+}
+
+/// Largest message that a result refers to and that is read into memory.
+const LARGEST_TREE: u64 = 64 << 20;
+/// Most directories below one.
+const MOST_DIRECTORIES: usize = 100_000;
+
+/// Whether this caller can read a content; if so, it is leased.
+pub(crate) fn promised(core: &Core, access: &Access, key: &str) -> bool {
+    let lease = |_: &ScopePath, name| Ok(core.store.lease(name, LEASE_MINUTES)?.then_some(()));
+    key == action::EMPTY || look(access, Kind::Content, key, lease).is_some()
+}
+
+/// A content as a whole, leased; nothing when it is not here or larger than this.
+pub(crate) fn content(core: &Core, access: &Access, digest: &Digest, most: u64) -> Option<Vec<u8>> {
+    let key = digest.hex();
+    if key == action::EMPTY {
+        return Some(Vec::new());
+    }
+    let mut buffer = Vec::new();
+    let (_, found) = look(access, Kind::Content, &key, |_, name| {
+        let found = core.store.get(name, &mut buffer)?;
+        core.store.lease(name, LEASE_MINUTES)?;
+        Ok(found)
+    })?;
+    if found.facts.size > most {
+        return None;
+    }
+    match found.place {
+        Place::Buffer(range) => Some(buffer.get(range)?.to_vec()),
+        Place::Large(large) => {
+            let mut whole = Vec::new();
+            for number in 0..large.pieces() {
+                large.piece(number, &mut buffer).ok()?;
+                whole.extend_from_slice(&buffer);
+            }
+            Some(whole)
+        }
+    }
+}
+
+/// Shows a directory and those below it, each once; `None` for one that is not here or is none. Whether there were few enough.
+pub(crate) fn walk(
+    core: &Core,
+    access: &Access,
+    root: Digest,
+    mut see: impl FnMut(Option<(&[u8], &action::Directory)>),
+) -> bool {
+    let (mut met, mut next) = (BTreeSet::from([root]), VecDeque::from([root]));
+    while let Some(digest) = next.pop_front() {
+        let bytes = content(core, access, &digest, LARGEST_TREE);
+        let directory = bytes.as_deref().and_then(action::directory);
+        see(bytes.as_deref().zip(directory.as_ref()));
+        for below in directory.into_iter().flat_map(|directory| directory.directories) {
+            if met.insert(below) {
+                next.push_back(below);
+            }
+        }
+        if met.len() > MOST_DIRECTORIES {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,238 @@
+//! One suite of claims about a forge and a farm that is connected to it, kept by each kind of forge: the *simulated* GitHub and
+//! the *simulated* Forgejo. What differs between them (check runs or statuses, one configuration or a registration with a
+//! handle) is behind [`Host`]; what must hold is not.
+
+use crate::plane::agent::Agent;
+use crate::plane::site::Site;
+use crate::plane::{Plane, Setup, eventually};
+use crate::world::World;
+use forgeyard_control::demand::checks::{Board, Checks};
+use forgeyard_control::demand::forgejo::Poll;
+use forgeyard_control::forges::Connections;
+use forgeyard_forges::forgejo::Forgejo;
+use forgeyard_forges::github::HttpOptions;
+use forgeyard_forges::twin::{ForgejoState, ForgejoTwin, RunSpec};
+use forgeyard_model::ForgeName;
+use forgeyard_model::forge::Person;
+use forgeyard_model::resources::RunnerOffer;
+use forgeyard_testkit::build::name;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A forge with one repository, and a farm that is connected to it.
+trait Host {
+    /// A person pushes: one job that asks for the farm's pool. Its number in the ledger.
+    async fn push(&mut self, named: bool) -> u64;
+    /// What happened at the forge reaches the farm.
+    async fn heard(&mut self);
+    fn state(&self, job: u64) -> Option<&'static str>;
+    /// Runners that are registered at the forge.
+    fn registered(&self) -> usize;
+    /// The next machine that is asked for is made, its agent calls and is given its configuration.
+    async fn machine(&mut self) -> String;
+    /// How many machines are wanted.
+    async fn machines(&mut self) -> usize;
+    /// The job is cancelled at the forge.
+    fn cancel(&mut self, job: u64);
+    /// Looks at what is to be told at the forge, and answers what stands there: how many texts, and the last one.
+    async fn told(&mut self, checks: &mut Checks) -> (usize, String);
+    async fn end(self);
+}
+
+async fn until<H: Host>(host: &mut H, job: u64, states: &[&str]) {
+    for _ in 0..600 {
+        host.heard().await;
+        if host.state(job).is_some_and(|state| states.contains(&state)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the job is never {states:?}: {:?}", host.state(job));
+}
+
+async fn nothing_is_registered_before_the_machine_of_a_job_is_up<H: Host>(host: &mut H) {
+    let job = host.push(true).await;
+    until(host, job, &["launching"]).await;
+    assert_eq!(host.registered(), 0);
+    let configuration = host.machine().await;
+    assert!(!configuration.is_empty());
+    assert_eq!(host.registered(), 1, "one registration for one machine");
+}
+
+async fn a_stranger_gets_no_machine_and_is_told_why_once<H: Host>(host: &mut H) {
+    let before = host.machines().await;
+    let job = host.push(false).await;
+    until(host, job, &["held", "refused"]).await;
+    assert_eq!(host.machines().await, before);
+    let mut checks = Checks::default();
+    let (first, text) = host.told(&mut checks).await;
+    assert!(text.contains("jobs"), "{text}");
+    let (again, same) = host.told(&mut checks).await;
+    assert_eq!((first, &text), (again, &same), "what reads the same is not said again");
+}
+
+async fn a_job_that_is_cancelled_before_its_machine_is_up_registers_nothing<H: Host>(host: &mut H) {
+    let job = host.push(true).await;
+    until(host, job, &["launching"]).await;
+    let before = host.registered();
+    host.cancel(job);
+    until(host, job, &["withdrawn", "ended"]).await;
+    assert_eq!(host.registered(), before);
+    for _ in 0..600 {
+        if host.machines().await == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("its machine stays");
+}
+
+async fn suite<H: Host>(mut host: H) {
+    a_job_that_is_cancelled_before_its_machine_is_up_registers_nothing(&mut host).await;
+    a_stranger_gets_no_machine_and_is_told_why_once(&mut host).await;
+    nothing_is_registered_before_the_machine_of_a_job_is_up(&mut host).await;
+    host.end().await;
+}
+
+struct OnGithub {
+    world: World,
+    runs: BTreeMap<u64, u64>,
+}
+
+impl Host for OnGithub {
+    async fn push(&mut self, named: bool) -> u64 {
+        let world = &self.world;
+        let who = if named { &world.person } else { &world.reader };
+        let (run, job) = world.twin.with(|state| {
+            let run = state.start_run(RunSpec::push(world.repository, who, vec![world.job("build")]));
+            (run, state.current_jobs(run)[0].id)
+        });
+        self.runs.insert(job, run);
+        job
+    }
+    async fn heard(&mut self) {
+        self.world.twin.advance(Duration::from_secs(2)).await;
+    }
+    fn state(&self, job: u64) -> Option<&'static str> {
+        self.world.demand(job).map(|demand| demand.state.name())
+    }
+    fn registered(&self) -> usize {
+        self.world.registered().len()
+    }
+    async fn machine(&mut self) -> String {
+        self.world.boot().await.config().await.unwrap()
+    }
+    async fn machines(&mut self) -> usize {
+        self.world.site.turn().await.runners.len()
+    }
+    fn cancel(&mut self, job: u64) {
+        let run = self.runs[&job];
+        self.world.twin.with(|state| state.cancel_run(run));
+    }
+    async fn told(&mut self, checks: &mut Checks) -> (usize, String) {
+        let app = &self.world.plane.app;
+        checks.round(app, Board::Checks(app.forges.of(&name("github")).unwrap())).await;
+        self.world.twin.with(|state| {
+            let texts: Vec<String> = state.check_runs().map(|check| format!("{check:?}")).collect();
+            (texts.len(), texts.last().cloned().unwrap_or_default())
+        })
+    }
+    async fn end(self) {
+        self.world.plane.stop().await;
+    }
+}
+
+struct OnForgejo {
+    twin: ForgejoTwin,
+    client: Forgejo,
+    forge: ForgeName,
+    ada: Person,
+    plane: Plane,
+    site: Site,
+    poll: Poll,
+}
+
+impl OnForgejo {
+    async fn new() -> Self {
+        let twin = ForgejoTwin::start(ForgejoState::new("lab/solver", 4711)).await.unwrap();
+        let client = Forgejo::new(twin.base(), twin.token(), &HttpOptions::default()).unwrap();
+        let (forge, ada): (ForgeName, _) = (name("lab"), Person { id: 2, login: "ada".to_owned() });
+        let mut setup = Setup::new();
+        let config = &mut setup.config;
+        config.repositories[0].forge = forge.clone();
+        config.repositories[0].id = 4711;
+        config.repositories[0].name = "lab/solver".to_owned();
+        config.access.forge = Some(forge.clone());
+        let grant = &mut config.access.grants[0];
+        grant.repository.id = Some(4711);
+        grant.users = [ada.id].into();
+        config.pools[0].runners = Some(RunnerOffer {
+            labels: ["linux", "gpu"].map(str::to_owned).into(),
+            exact: false,
+            flavor: name("cpu"),
+            program: vec!["/opt/forgejo-runner/run.sh".to_owned()],
+        });
+        setup.forges = Connections::default().with_forgejo(forge.clone(), client.clone());
+        let plane = setup.start().await;
+        let site = Site::join(&plane).await;
+        Self { twin, client, forge, ada, plane, site, poll: Poll::default() }
+    }
+}
+
+impl Host for OnForgejo {
+    async fn push(&mut self, named: bool) -> u64 {
+        let stranger = Person { id: 9, login: "eve".to_owned() };
+        let who = if named { &self.ada } else { &stranger };
+        self.twin.with(|state| state.start(who, &["gpu"], None))
+    }
+    async fn heard(&mut self) {
+        self.poll.round(&self.plane.app, &self.forge, &self.client).await;
+    }
+    fn state(&self, job: u64) -> Option<&'static str> {
+        let farm = self.plane.app.core.read();
+        farm.demand_of(&self.forge, job).map(|demand| demand.state.name())
+    }
+    fn registered(&self) -> usize {
+        self.twin.with(|state| state.runners.len())
+    }
+    async fn machine(&mut self) -> String {
+        for _ in 0..600 {
+            let wanted = self.site.turn().await.runners;
+            if let Some(desired) = wanted.last() {
+                let agent = Agent::redeem(&self.plane.url, desired, "a nonce of tests").await;
+                agent.client.heartbeat(&agent.session, None).await.unwrap();
+                return agent.client.runner_config(&agent.session, 20).await.unwrap().config;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no machine was asked for");
+    }
+    async fn machines(&mut self) -> usize {
+        self.site.turn().await.runners.len()
+    }
+    fn cancel(&mut self, job: u64) {
+        self.twin.with(|state| state.end(job, "cancelled"));
+    }
+    async fn told(&mut self, checks: &mut Checks) -> (usize, String) {
+        checks.round(&self.plane.app, Board::Statuses(&self.forge, &self.client)).await;
+        let texts = self.twin.with(|state| state.statuses.clone());
+        (texts.len(), texts.last().map(|text| text.3.clone()).unwrap_or_default())
+    }
+    async fn end(self) {
+        self.plane.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn github_keeps_the_contract_of_a_forge() {
+    let mut world = World::new().await;
+    // Machines that nobody wants any more are let go before the next claim begins.
+    world.site.turn().await;
+    suite(OnGithub { world, runs: BTreeMap::new() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgejo_keeps_the_contract_of_a_forge() {
+    let host = eventually("the farm is there", || async { Some(OnForgejo::new().await) }).await;
+    suite(host).await;
+}
