@@ -28,5 +28,6 @@ all_tests() {
 status=0
 step "tests" all_tests "$@" || status=$?
 grep -o 'SKIPPED: .*' "$log" | sort | uniq -c | sort -rn > "$FORGEYARD_STEPS/skipped" || true
+step "soak of the cache" cargo xtask soak cache 60 || status=$?
 step "tests of the job steps" env PYTHONDONTWRITEBYTECODE=1 "$FORGEYARD_ENGINE/bin/python" tests/steps/test_steps.py || status=$?
 exit $status

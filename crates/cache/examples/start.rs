@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ENTRIES: u64 = 10_000_000;
-/// Records behind the snapshot: a fiftieth of the entries, when the next one is written.
-const BEHIND: u64 = ENTRIES / 50;
+/// Records behind the snapshot: a hundredth of the entries, when the next one is written.
+const BEHIND: u64 = ENTRIES / 100;
 const REAL: u64 = 1000;
 
 fn main() {

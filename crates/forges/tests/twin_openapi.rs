@@ -138,7 +138,7 @@ fn answers_about_the_person_who_signs_in_are_as_described() {
         caller.serve(&Request::new("POST", "/login/oauth/access_token").json(&body))
     };
     let redirect = "http://127.0.0.1:9/back";
-    let mut code = |caller: &mut Caller| {
+    let code = |caller: &mut Caller| {
         let query = [("client_id", id.as_str()), ("redirect_uri", redirect), ("state", "s")];
         let query = query.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let to = caller.state.authorize(&query, ada).unwrap();

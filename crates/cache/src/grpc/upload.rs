@@ -82,7 +82,6 @@ impl Write for Sink {
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one for each upload")]
 enum Way {
     Plain(Box<Sink>),
     Zstd(Box<zstd::stream::write::Decoder<'static, Sink>>),

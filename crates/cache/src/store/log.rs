@@ -227,7 +227,7 @@ impl LogStore {
     /// Whether so much was written since the last snapshot that a start would take long to read it.
     pub fn wants_snapshot(&self) -> bool {
         let behind = locked(&self.shared.writer).behind;
-        behind > (self.shared.names.len() as u64 / 50).max(50_000)
+        behind > (self.shared.names.len() as u64 / 100).max(50_000)
     }
 
     /// Whether there is more on disk than there may be.

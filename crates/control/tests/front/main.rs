@@ -16,6 +16,7 @@ mod login;
 mod past;
 mod port;
 mod refused;
+mod repeat;
 mod rules;
 mod runner;
 mod sources;

@@ -25,7 +25,7 @@ async fn demand_that_left_memory_is_still_explained_by_api_and_console_and_a_lat
     .await;
     let after = client.demand(demand.id).await.unwrap();
     assert_eq!(serde_json::to_value(after).unwrap(), serde_json::to_value(&before).unwrap());
-    assert_eq!(client.demands_numbered(jobs[0]).await.unwrap(), [before.demand.clone()]);
+    assert_eq!(client.demands_numbered(jobs[0]).await.unwrap(), std::slice::from_ref(&before.demand));
     let job = client.job(launch).await.unwrap();
     assert_eq!((job.demand.as_ref().map(|demand| demand.id), job.attempts.len()), (Some(demand.id), 1));
     client.why(launch).await.unwrap();

@@ -67,6 +67,12 @@ async fn webhook_that_was_never_sent_is_made_up_for_by_polling() {
     let (_, jobs) = world.push(vec![world.job("build"), JobSpec::new("docs", &["ubuntu-latest"])]).await;
     assert_eq!(redeliver(&world).await, 0);
     assert_eq!(world.demand(jobs[0]), None);
+    eventually("what arrived is read", || async {
+        world.plane.app.core.read().index.unread.is_empty().then_some(())
+    })
+    .await;
+    // The webhook of the other job arrived: its run is read in the first round that it is not young in.
+    world.twin.advance(Duration::from_secs(40)).await;
     poll(&world).await;
     let demand = world.until(jobs[0], "launching").await;
     assert!(demand.seen.contains_key(&Source::Poll), "{:?}", demand.seen);

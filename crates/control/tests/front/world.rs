@@ -247,6 +247,8 @@ impl World {
 
     /// Waits until a machine is gone: the site follows what is desired.
     pub(crate) async fn gone(&mut self, id: RunnerId) {
+        // The forge says by a webhook that the job is over, or else it is asked after a moment.
+        self.twin.advance(Duration::from_secs(12)).await;
         for _ in 0..3000 {
             self.site.turn().await;
             if self.runner(id).state == RunnerState::Deleted {

@@ -23,10 +23,9 @@ use std::process::ExitCode;
 pub enum ConfigCommand {
     /// List every configuration that the farm ran with: since when, by whom, its digest.
     History(ReadArgs),
-    /// Read the files of the farm's configuration again. They are also read by themselves a few seconds after a change;
-    /// what they say counts from the next decision, and a mistake in them changes nothing.
+    /// Read the files of the configuration again; what they say counts from the next decision.
     Reload(ReadArgs),
-    /// Show which version counts, and whether the files say something else that cannot count.
+    /// Show which version counts, and whether the files say something that cannot count.
     Status(ReadArgs),
     /// Show what changed between two versions: as text, and whom it opened or closed what to.
     Diff {

@@ -147,7 +147,7 @@ pub enum ClientCommand {
     Env(environment::EnvCommand),
     /// What was used, for each repository.
     Usage(usage::UsageArgs),
-    /// The configurations that the farm ran with: history, diff, revert.
+    /// The configurations that the farm ran with: history, reload, diff, revert.
     #[command(subcommand)]
     Config(history::ConfigCommand),
     /// The audit trail: who changed what, when.

@@ -1,11 +1,13 @@
 //! Sample rows of pools and of machines that wait for work.
 
 use super::{AWKWARD, Samples, parsed, pick, reason};
-use forgeyard_model::AttemptId;
 use forgeyard_model::lease::{Lease, LeaseState};
-use forgeyard_model::pool::{Breaker, Bucket, LaunchError, PoolDrain, PoolRecord, PoolSample};
+use forgeyard_model::ledger::Sums;
+use forgeyard_model::pool::{Breaker, Bucket, LaunchError, PoolDrain, PoolRecord, PoolSample, SiteLaunches};
 use forgeyard_model::runner::{Runner, RunnerWork};
 use forgeyard_model::site::Site;
+use forgeyard_model::{AttemptId, Explanation, SiteId};
+use std::collections::BTreeMap;
 
 impl Samples {
     /// A machine that waits for work, with a lease of a device that it once held.
@@ -48,6 +50,15 @@ impl Samples {
                 ],
             ),
             last_error: Some(LaunchError { at: until, runner, reason: reason("runner.not_made") }),
+            sites: BTreeMap::from([(
+                self.id::<SiteId>(),
+                SiteLaunches { breaker: Breaker::HalfOpen { trips: u32::MAX }, last_error: None },
+            )]),
+            warm_lacks: Some(Explanation::new("queue.host_full", AWKWARD)),
+            warm_use: BTreeMap::from([(
+                "2026-11".to_owned(),
+                Sums { jobs: 1, runner_micros: u64::MAX, gpu_micros: 0, money: 7 },
+            )]),
             used_at: Some(until),
             samples: vec![PoolSample { at: until, busy: 1, warm: 2, waiting: 3 }],
             generation: 1,
