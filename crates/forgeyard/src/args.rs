@@ -71,8 +71,8 @@ pub fn parse(words: &[&str]) -> Result<(), clap::Error> {
 }
 
 /// Parses and runs.
-pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+pub fn main(arguments: Vec<std::ffi::OsString>) -> ExitCode {
+    let cli = Cli::parse_from(arguments);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -19,9 +19,14 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // The agent starts a runtime of its own and must not pay for anything else.
     let mut arguments = std::env::args_os();
-    let _program = arguments.next();
+    let program = arguments.next().unwrap_or_default();
     if std::env::args_os().nth(1).is_some_and(|first| first == "agent") {
         return forgeyard_agent::run(arguments.skip(1));
     }
-    args::main()
+    // ccache starts a program of this name, without arguments, see `commands::cache`
+    let name = std::path::Path::new(&program).file_name().unwrap_or_default();
+    if name.as_encoded_bytes().starts_with(b"ccache-storage-") {
+        return args::main(["forgeyard", "cache", "crsh"].map(Into::into).into());
+    }
+    args::main(std::env::args_os().collect())
 }

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::admin::{Removed, Stat};
 use forgeyard_cache::authority::{Authority, Snapshot};
+use forgeyard_cache::helper::{self, settings::Settings};
 use forgeyard_cache::identity::Minter;
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
 use forgeyard_cache::service::{self, Options, Running};
@@ -79,6 +80,9 @@ pub enum CacheCommand {
         #[command(flatten)]
         place: PlaceArgs,
     },
+    /// Serve as the storage helper of ccache 4.13 and later. ccache starts it by itself, through a link called
+    /// ccache-storage-forgeyard to this program, and says in CRSH_* variables what to do.
+    Crsh,
     /// Show what the scopes hold and how they are hit.
     Stat(AdminArgs),
     /// List the entries of a scope, and who wrote them.
@@ -397,6 +401,12 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
         CacheCommand::Key { scope, place } => {
             let config = FileConfig::read(place.config.as_deref())?.cache.unwrap_or_default();
             print!("{}", public_key(&scope, &config)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        CacheCommand::Crsh => {
+            let settings = Settings::read(|name| std::env::var(name).ok())
+                .map_err(|error| Wrong::new(error.to_string()).fix("see docs/cache.md, ccache"))?;
+            helper::run(settings).await?;
             Ok(ExitCode::SUCCESS)
         }
         CacheCommand::Stat(args) => {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
 
 mod asking;
+mod cache;
 mod connect;
 mod help;
 mod offline;
