@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! GET    /-/admin/stat                          [`Stat`]
+//! GET    /-/admin/check[?scope=S]               lines of [`Report`](crate::budget::Report), JSON; 404 without a budget
 //! GET    /-/admin/entries?scope=S               lines of [`Listed`](crate::store::Listed), JSON
 //! DELETE /-/admin/entries?scope=S[&prefix=P]    {"removed": n}
 //! DELETE /-/admin/entries?writer=W              {"removed": n}; W is a principal or a run
@@ -77,6 +78,13 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
         (Method::Get, "stat") => {
             let (totals, scopes) = (core.store.totals(), core.store.uses());
             json(serde_json::to_string(&Stat { totals, scopes, traffic: core.figures.all() }))
+        }
+        (Method::Get, "check") => {
+            let reports = crate::watch::reports(core, scope.as_deref());
+            if scope.is_some() && reports.is_empty() {
+                return Ok(None);
+            }
+            reports.iter().map(|report| json(serde_json::to_string(report))).collect()
         }
         (Method::Get, "entries") => {
             let entries = core.store.list(scope.as_deref())?;

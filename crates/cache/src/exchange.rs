@@ -21,6 +21,7 @@ use crate::store::log::Durability;
 use crate::store::port::Log;
 use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Store as _, StoreError};
 use crate::surface::{self, Denied, Plan, Shape, Surface};
+use crate::watch;
 use forgeyard_model::{Digest, Timestamp};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -177,6 +178,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
         (Method::Get, "/metrics") => {
             let (damaged, scrubbed) = (core.store.damaged(), core.store.scrubbed());
             let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged, scrubbed);
+            let text = text + &watch::prometheus(&watch::reports(core, None));
             say(conn, core, head, 200, &text).await
         }
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,

@@ -10,6 +10,7 @@
 //! - [`signature`]: what Nix's clients want to see signed, signed when it is served.
 //! - [`github`]: GitHub's own cache and artifact services, for its official clients.
 //! - [`helper`]: the storage helper of ccache, a client of this cache.
+//! - [`budget`]: whether a scope is hit as often as it should be, and why not; `watch` looks.
 //! - [`identity`]: exchanges tokens of forges for tokens of this cache.
 //! - [`service`]: puts them together.
 //!
@@ -20,6 +21,7 @@
 pub mod action;
 pub mod admin;
 pub mod authority;
+pub mod budget;
 mod checked;
 mod connection;
 mod exchange;
@@ -40,3 +42,4 @@ pub mod signature;
 pub mod store;
 pub mod surface;
 pub mod token;
+mod watch;

@@ -10,6 +10,7 @@
 //! - a trusted scope has trusted scopes above it only, so nothing untrusted flows into it;
 //! - without a token only scopes are read that are public and redistributable, parents included.
 
+use crate::budget::{self, Budget};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -66,6 +67,12 @@ pub enum ScopeError {
     /// A circle, or too many steps.
     #[error("the parents of scope `{0}` form a circle or more than {DEEPEST} steps")]
     Deep(ScopePath),
+    /// A budget that is always met or never.
+    #[error(
+        "the budget of scope `{0}` is none: 1 to 100 percent, of at least 1, within 1 to {longest} minutes",
+        longest = budget::LONGEST
+    )]
+    Budget(ScopePath),
     /// Too many scopes to look at.
     #[error("scope `{0}` reads more than {WIDEST} scopes")]
     Wide(ScopePath),
@@ -155,6 +162,9 @@ pub struct ScopeRule {
     /// Entries that nobody used for so many days go.
     #[serde(default)]
     pub ttl_days: Option<u32>,
+    /// The hit rate that it is to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
     /// File of the key that signs what Nix reads from here, see [`crate::signature`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sign_key_file: Option<PathBuf>,
@@ -176,6 +186,7 @@ impl ScopeRule {
             redistributable: true,
             quota_mib: None,
             ttl_days: None,
+            budget: None,
             sign_key_file: None,
         }
     }
@@ -229,6 +240,9 @@ impl ScopeTree {
             }
         }
         for rule in tree.rules.values() {
+            if rule.budget.is_some_and(|budget| !budget.is_sensible()) {
+                return Err(ScopeError::Budget(rule.path.clone()));
+            }
             for parent in &rule.parents {
                 let (scope, parent) = (rule.path.clone(), parent.clone());
                 match tree.rule(&parent) {

@@ -5,16 +5,18 @@
 //! its file changes, and writes the snapshot of the index.
 
 use crate::authority::{Authority, AuthorityError};
+use crate::budget::History;
 use crate::connection;
 use crate::figures::Figures;
 use crate::identity::Minter;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError};
+use crate::watch;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +29,9 @@ const SCRUB_EVERY: Duration = Duration::from_secs(10);
 pub const SCRUB_BYTES: u64 = 1 << 20;
 /// How often the store is brought within its limits; at once when it is over its capacity.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// How often the figures are noted for the budgets; not more are kept than a window needs.
+const NOTE_EVERY: Duration = Duration::from_secs(10);
 
 /// What a service is started with.
 #[derive(Clone)]
@@ -80,6 +85,8 @@ pub(crate) struct Core {
     pub(crate) figures: Figures,
     pub(crate) clock: Clock,
     pub(crate) largest: u64,
+    pub(crate) capacity: u64,
+    pub(crate) history: Mutex<History>,
     pub(crate) github: crate::github::State,
     pub(crate) exchange: crate::identity::Exchange,
     authority: RwLock<Arc<Authority>>,
@@ -134,8 +141,9 @@ impl Running {
         Ok(self.core.store.snapshot()?)
     }
 
-    /// Brings the store within its limits now.
+    /// Brings the store within its limits now, and takes note of the figures for the budgets.
     pub fn maintain(&self) -> Result<(), ServiceError> {
+        watch::note(&self.core);
         Ok(self.core.store.maintain(&|scope| self.core.limits(scope))?)
     }
 }
@@ -159,11 +167,14 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         figures: Figures::default(),
         clock: options.clock,
         largest,
+        capacity,
+        history: Mutex::default(),
         github,
         exchange: crate::identity::Exchange::new(minter),
         authority: RwLock::new(Arc::new(authority)),
         generation: AtomicU64::new(1),
     });
+    watch::note(&core);
     let stop = CancellationToken::new();
     let count = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -184,6 +195,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
         let mut maintained = Instant::now();
+        let mut noted = maintained;
         let (mut written, mut scrubbed) = (maintained, maintained);
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
@@ -195,6 +207,10 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!("keeping the last good authority: {error}"),
+            }
+            if noted.elapsed() > NOTE_EVERY {
+                noted = Instant::now();
+                watch::note(&kept);
             }
             if kept.store.over() || maintained.elapsed() > MAINTAIN_EVERY {
                 maintained = Instant::now();

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::admin::{Removed, Stat};
 use forgeyard_cache::authority::{Authority, Snapshot};
+use forgeyard_cache::budget::{Report, Verdict};
 use forgeyard_cache::helper::{self, settings::Settings};
 use forgeyard_cache::identity::Minter;
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
@@ -85,6 +86,13 @@ pub enum CacheCommand {
     Crsh,
     /// Show what the scopes hold and how they are hit.
     Stat(AdminArgs),
+    /// Look whether a scope is hit as often as its budget asks for. Ends with 1 and the cause when it is not.
+    Check {
+        /// The scope.
+        scope: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
     /// List the entries of a scope, and who wrote them.
     Ls {
         /// The scope.
@@ -413,6 +421,15 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             let stat: Stat =
                 serde_json::from_str(&args.admin()?.ask(reqwest::Method::GET, "stat", &[]).await?)?;
             output::show(args.json, &stat, stat_table)
+        }
+        CacheCommand::Check { scope, admin } => {
+            let text = admin.admin()?.ask(reqwest::Method::GET, "check", &[("scope", &scope)]).await;
+            let report: Report = serde_json::from_str(&text.with_context(|| {
+                Wrong::new(format!("no verdict on scope `{scope}`"))
+                    .fix("give the scope a `budget` in the configuration, and look whether the cache runs")
+            })?)?;
+            let shown = output::show(admin.json, &report, |report| report.text.clone())?;
+            Ok(if matches!(report.verdict, Verdict::Cold(_)) { ExitCode::FAILURE } else { shown })
         }
         CacheCommand::Ls { scope, admin } => {
             let text = admin.admin()?.ask(reqwest::Method::GET, "entries", &[("scope", &scope)]).await?;

@@ -16,7 +16,8 @@ fn configuration(folder: &Path) -> String {
     fs_err::write(&key, KEY).unwrap();
     let text = format!(
         "[cache]\nlisten = \"127.0.0.1:0\"\n\n[[cache.scopes]]\npath = \"iree/main\"\ntrusted = true\nread = \"public\"\n\
-         sign-key-file = \"{}\"\n\n[[cache.scopes]]\npath = \"plain\"\n",
+         sign-key-file = \"{}\"\n\
+         budget = {{ hit-percent = 60, of-at-least = 1, within-minutes = 60 }}\n\n[[cache.scopes]]\npath = \"plain\"\n",
         key.display()
     );
     fs_err::write(&file, text).unwrap();
@@ -67,6 +68,28 @@ impl Drop for Cache {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn check_of_a_cold_scope_ends_with_1_and_names_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path());
+    let data = folder.path().join("data").display().to_string();
+    let cache = Cache::start(&data, &file);
+    let address = format!("http://{}", cache.address);
+    let check = |scope: &str| alone(&["cache", "check", scope, "--cache", &address, "--data", &data]);
+    let said = check("iree/main").ends(0);
+    assert!(said.out.contains("too little was seen"), "{}", said.out);
+    let mut stream = std::net::TcpStream::connect(&cache.address).unwrap();
+    stream.write_all(b"GET /iree/main/-/kv/x HTTP/1.1\r\nHost: cache\r\nConnection: close\r\n\r\n").unwrap();
+    std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+    let said = check("iree/main").ends(1);
+    assert!(
+        said.out.contains("cold (never-written)") && said.out.contains("a token that may write"),
+        "{}",
+        said.out
+    );
+    check("plain").ends(2).names(&["plain", "budget"]);
 }
 
 /// The real ccache finds the program by its name, starts it, and reads in a second place what it wrote in the first.
