@@ -164,6 +164,21 @@ fn ccache_1282_helper_reads_writes_and_says_when_writes_are_refused() {
     running.stop().unwrap();
 }
 
+/// ccache may say stop and close without reading anything, as the protocol allows.
+#[test]
+fn helper_that_is_told_to_stop_by_somebody_who_does_not_wait_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..20 {
+        let settings = settings(folder.path(), SocketAddr::from(([127, 0, 0, 1], 1)), None);
+        let (socket, ended) = (settings.endpoint.clone(), helper(settings));
+        drop(Ccache::new(&socket));
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(&[3]).unwrap();
+        drop(stream);
+        ended.join().unwrap().unwrap();
+    }
+}
+
 /// A dead cache fails requests at once, and a helper that was killed leaves a socket that the next one takes.
 #[test]
 fn helper_of_a_dead_cache_answers_and_a_dead_helper_is_replaced() {

@@ -156,7 +156,8 @@ impl Helper {
     }
 
     async fn talk(&self, stream: &mut UnixStream) -> std::io::Result<()> {
-        stream.write_all(&GREETING).await?;
+        // whoever is gone already may have said stop before
+        let _ = stream.write_all(&GREETING).await;
         let mut buffer = Vec::new();
         loop {
             let wrong = |error: ProtocolError| std::io::Error::other(error);

@@ -145,6 +145,8 @@ fn stop_helpers(folder: &Path) -> usize {
             stopped += stop_helpers(&entry.path());
         } else if let Ok(mut stream) = UnixStream::connect(entry.path()) {
             stream.write_all(&[3]).unwrap();
+            // a greeting, the answer, and the end of the helper
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
             stopped += 1;
         }
     }
