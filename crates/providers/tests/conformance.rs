@@ -17,7 +17,7 @@ use forgeyard_model::{AttemptId, Digest, Id as _, RunnerId, Timestamp};
 use forgeyard_providers::sandbox::ImageSource;
 use forgeyard_providers::twin::{Fault, TwinProvider};
 use forgeyard_providers::{Error, MachineSpec, Provider};
-use rig::Rig;
+use rig::{Rig, destroyed};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,7 +53,7 @@ async fn keeps_the_contract(provider: &dyn Provider, spec: &MachineSpec) {
     assert_eq!(facts.enforces.len() + cannot.len(), 6, "each limit is one or the other");
 
     // Removing what never was is done already.
-    provider.destroy(spec.runner).await.unwrap();
+    destroyed(provider, spec.runner).await;
     assert!(states(provider, spec.runner).await.is_empty());
 
     // Refused before anything is touched.
@@ -71,9 +71,9 @@ async fn keeps_the_contract(provider: &dyn Provider, spec: &MachineSpec) {
     let seen = provider.list().await.unwrap();
     assert!(seen.iter().find(|seen| seen.runner == spec.runner).unwrap().enforced.is_superset(&spec.needs));
 
-    provider.destroy(spec.runner).await.unwrap();
+    destroyed(provider, spec.runner).await;
     assert!(states(provider, spec.runner).await.is_empty());
-    provider.destroy(spec.runner).await.unwrap();
+    destroyed(provider, spec.runner).await;
 }
 
 fn spec_without_rig() -> MachineSpec {
@@ -166,7 +166,7 @@ async fn after_destroy_nothing_is_left() {
     let rig = Rig::new(&agent()).await;
     // The folders and groups that all machines share are there already.
     rig.provider.create(&rig.machine()).await.unwrap();
-    rig.provider.destroy(rig.runner).await.unwrap();
+    destroyed(&*rig.provider, rig.runner).await;
     let before = traces(&rig);
 
     let script = "(setsid sh -c 'sleep 1000; : marker-of-the-job' &); trap '' TERM; echo up; touch /work/x; \
@@ -174,7 +174,7 @@ async fn after_destroy_nothing_is_left() {
     rig.run(&[script]).await;
     rig.farm.logged("up").await;
     assert!(traces(&rig).len() > before.len() + 10);
-    rig.provider.destroy(rig.runner).await.unwrap();
+    destroyed(&*rig.provider, rig.runner).await;
     assert_eq!(traces(&rig), before);
 
     // The same with the agent dead and a mount that nobody expects.
@@ -186,7 +186,7 @@ async fn after_destroy_nothing_is_left() {
     let spot = rig.folder().join("work/home");
     nix::mount::mount(None::<&str>, &spot, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>)
         .unwrap();
-    rig.provider.destroy(rig.runner).await.unwrap();
+    destroyed(&*rig.provider, rig.runner).await;
     assert_eq!(traces(&rig), before);
 }
 
@@ -206,7 +206,7 @@ async fn machine_outlives_the_provider_that_made_it() {
         matches!(&seen[..], [ObservedState::Exited { reason }] if reason.code == "agent.finished"),
         "{seen:?}"
     );
-    again.destroy(rig.runner).await.unwrap();
+    destroyed(&again, rig.runner).await;
     assert!(states(rig.provider.as_ref(), rig.runner).await.is_empty());
 }
 
@@ -217,7 +217,7 @@ async fn half_made_machine_is_reported_and_can_be_removed() {
     std::fs::create_dir_all(rig.folder().join("work")).unwrap();
     let seen = states(rig.provider.as_ref(), rig.runner).await;
     assert!(matches!(&seen[..], [ObservedState::Failed { .. }]), "{seen:?}");
-    rig.provider.destroy(rig.runner).await.unwrap();
+    destroyed(&*rig.provider, rig.runner).await;
     assert!(!rig.folder().exists());
 }
 

@@ -10,7 +10,7 @@ use forgeyard_model::resources::{Flavor, Image, ImageRoot};
 use forgeyard_model::runner::ObservedRunner;
 use forgeyard_model::{Id as _, RunnerId, Secret, Timestamp};
 use forgeyard_providers::sandbox::{ImageSource, NoImages, SandboxConfig, SandboxProvider};
-use forgeyard_providers::{AgentStart, MachineSpec, Provider as _};
+use forgeyard_providers::{AgentStart, Error as ProviderError, MachineSpec, Provider};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -182,8 +182,19 @@ impl Rig {
     }
 
     pub(crate) async fn end(self) {
-        self.provider.destroy(self.runner).await.unwrap();
+        destroyed(&*self.provider, self.runner).await;
     }
+}
+
+/// Removes a machine as a site does: what is left after one try, because the host is busy, is looked for again.
+pub(crate) async fn destroyed(provider: &dyn Provider, runner: RunnerId) {
+    for _ in 0..12 {
+        match provider.destroy(runner).await {
+            Err(ProviderError::Left { left, .. }) => println!("left for now: {left}"),
+            ended => return ended.unwrap(),
+        }
+    }
+    panic!("machine {runner} is never gone");
 }
 
 impl Drop for Rig {

@@ -47,7 +47,7 @@ const BACKSTOP: Duration = Duration::from_secs(1800);
 const FRESH: Duration = Duration::from_secs(60);
 /// A run of which webhooks began to speak so lately can wait for the next round, and what they did not tell is known in time even
 /// so: five minutes are a round and this, and a while for the look.
-const YOUNG: Duration = Duration::from_secs(35);
+const YOUNG: Duration = Duration::from_secs(25);
 /// How long the lists of a forge may lie behind what webhooks said.
 const BEHIND: Duration = Duration::from_secs(20);
 /// Pages of 100 runs that are read of each list.
@@ -56,7 +56,7 @@ const PAGES: u32 = 2;
 const RUNS: usize = 100;
 /// Runs of one repository that are read at once, and repositories: a farm with many would else not be through in time.
 const RUNS_AT_ONCE: usize = 4;
-const REPOSITORIES_AT_ONCE: usize = 4;
+const REPOSITORIES_AT_ONCE: usize = 8;
 
 /// What polling remembers. A new one polls everything at once.
 #[derive(Default)]
@@ -143,9 +143,11 @@ fn heard(app: &App, forge: &ForgeName, run: u64, now: Timestamp) -> Option<Heard
 fn worth_reading(heard: Option<&Heard>, read: Option<Timestamp>, now: Timestamp) -> bool {
     let Some(heard) = heard else { return true };
     let Some(read) = read else { return now.since(heard.first) >= YOUNG };
+    // A read that was made when the run was this new may have shown it as it was before.
+    let early = heard.first.plus(BEHIND) > read;
     let over_since = heard.over_at.is_some_and(|at| at.plus(BEHIND) > read);
     let unexplained = heard.all_over() && now.since(heard.at) > BEHIND;
-    over_since || unexplained || now.since(read) >= BACKSTOP
+    early || over_since || unexplained || now.since(read) >= BACKSTOP
 }
 
 /// Repositories with a grant or with open demand, by numeric id.
@@ -368,6 +370,7 @@ mod tests {
         heard.note(1, None, at(0));
         heard.note(2, None, at(1));
         assert!(!worth_reading(Some(&heard), None, at(10)), "it can wait for the next round");
+        assert!(worth_reading(Some(&heard), Some(at(15)), at(255)), "what was read may lie behind");
         assert!(worth_reading(Some(&heard), None, at(60)));
         assert!(!worth_reading(Some(&heard), Some(at(60)), at(300)), "it goes on as it was told");
         heard.note(1, Some(at(310)), at(310));

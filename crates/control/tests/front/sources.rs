@@ -113,7 +113,7 @@ async fn end_of_a_held_job_is_read_once_its_run_is_in_no_list_any_more() {
     world.twin.with(|state| assert!(state.cancel_run(run)));
     world.advance(250).await;
     kept.round(&world.plane.app, world.plane.app.forges.of(&forge).unwrap()).await;
-    let demand = world.until(job, "ended").await;
+    let demand = world.until(job, "withdrawn").await;
     assert_eq!(demand.conclusion.as_deref(), Some("cancelled"));
     world.plane.stop().await;
 }

@@ -21,6 +21,9 @@ const GONE: Duration = Duration::from_secs(600);
 const FAILED: Duration = Duration::from_secs(120);
 /// A job whose webhook was never sent is known this long after it was queued.
 const NEVER_SENT: Duration = Duration::from_secs(300);
+/// The same for a webhook that failed while more fail at once than GitHub lets an App ask for again (80 calls a minute that
+/// make something): polling finds such a job.
+const FAILED_WITH_MANY: Duration = NEVER_SENT;
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -119,7 +122,7 @@ pub fn judge(
                     format!("job {} ends as {}: {:?}", job.id, demand.state.name(), demand.reason()),
                 );
             }
-            let (class, late) = recovery(&fate, job.created_at, demand.created_at);
+            let (class, late) = recovery(&fate, settings.load, job.created_at, demand.created_at);
             noticed.entry(class).or_default().0.push(demand.created_at.since(job.created_at));
             if let Some(late) = late {
                 breaks(
@@ -283,12 +286,20 @@ fn told(hub: &Hub) -> BTreeMap<u64, Told> {
 }
 
 /// How a job came to be known, and which promise that breaks.
-fn recovery(fate: &Told, queued: Timestamp, known: Timestamp) -> (&'static str, Option<&'static str>) {
+fn recovery(
+    fate: &Told,
+    load: u32,
+    queued: Timestamp,
+    known: Timestamp,
+) -> (&'static str, Option<&'static str>) {
     let failed = fate.failed_at.iter().filter(|at| **at <= known).max();
     match failed {
         Some(last) => {
-            let late = known.since(*last) > FAILED;
-            ("webhook failed", late.then_some("a failed webhook is made up for in 2 minutes"))
+            let (within, promise) = match load {
+                1 => (FAILED, "a failed webhook is made up for in 2 minutes"),
+                _ => (FAILED_WITH_MANY, "one of many failed webhooks is made up for in 5 minutes"),
+            };
+            ("webhook failed", (known.since(*last) > within).then_some(promise))
         }
         None if fate.arrived || fate.tried => ("webhook arrived", None),
         None => {
