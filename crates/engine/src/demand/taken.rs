@@ -20,6 +20,7 @@ use forgeyard_model::job::JobState;
 use forgeyard_model::registration::{Registration, RegistrationState, Taken, TakenAnswer, TakenJob};
 use forgeyard_model::runner::Runner;
 use forgeyard_model::{AttemptId, DemandId, Explanation, ForgeName, JobId, RunnerId};
+use std::time::Duration;
 
 /// Our runner of this name.
 pub(crate) fn named(farm: &Farm, forge: &ForgeName, name: Option<&str>) -> Option<RunnerId> {
@@ -171,9 +172,17 @@ fn suits(tx: &Tx<'_>, demand: &Demand, launch: JobId, other: DemandId) -> Result
     }))
 }
 
-/// A poll says that a job waits although its runner is busy: the runner has another job.
+/// What REST says may lie so far behind.
+const BEHIND: Duration = Duration::from_secs(60);
+
+/// A poll says that a job waits although its runner is busy: the runner has another job. The same when it was only guessed that
+/// it ran, and what was launched for it is over.
 pub(crate) fn still_queued(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
     let demand = tx.demand(id)?;
+    let ended = time::launch_ended(tx, &demand);
+    if demand.state == DemandState::Running && ended.is_some_and(|at| tx.now().since(at) >= BEHIND) {
+        return rob(tx, id, None);
+    }
     let Some(launch) = demand.launch.filter(|_| demand.state == DemandState::Launching) else {
         return Ok(());
     };

@@ -6,7 +6,7 @@ use crate::tx::Tx;
 use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::effect::Effect;
 use forgeyard_model::input::Refusal;
-use forgeyard_model::{DemandId, Explanation, RunnerId, deadline};
+use forgeyard_model::{DemandId, Explanation, RunnerId, Timestamp, deadline};
 
 /// Looks at every deadline of demands and of registrations.
 pub(crate) fn ticked(tx: &mut Tx<'_>) -> Result<(), Refusal> {
@@ -62,7 +62,16 @@ pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> 
 
 /// Whether the runner of ours that has the job is over.
 pub(crate) fn runner_gone(tx: &Tx<'_>, demand: &Demand) -> bool {
+    if demand.taken_by.is_none() {
+        return launch_ended(tx, demand).is_some();
+    }
     let runner = demand.taken_by.as_ref().and_then(|taker| tx.farm().runners.get(&taker.runner?));
     let attempt = runner.and_then(|runner| tx.farm().attempts.get(&runner.work.attempt()?));
     attempt.is_some_and(|attempt| !attempt.state.live())
+}
+
+/// When what was launched for a demand ended, of which nobody said which runner has it.
+pub(crate) fn launch_ended(tx: &Tx<'_>, demand: &Demand) -> Option<Timestamp> {
+    let launch = demand.launch.filter(|_| demand.taken_by.is_none())?;
+    tx.farm().attempts_of(launch).last().and_then(|attempt| attempt.ended_at)
 }
