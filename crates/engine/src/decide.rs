@@ -20,9 +20,9 @@ pub struct Decided {
 /// Decides one input. On a refusal the farm is as before.
 pub fn decide(farm: &mut Farm, ctx: &Ctx<'_>, input: Input) -> Result<Decided, Refusal> {
     let mut tx = Tx::new(farm, ctx);
-    let news = is_news_of_a_site(tx.farm(), ctx, &input);
+    let unwritten = opens_unwritten(tx.farm(), ctx, &input);
     let decided = apply(&mut tx, &input).and_then(|reply| {
-        if news || placement::may_open(tx.rows()) {
+        if unwritten || placement::may_open(tx.rows()) {
             placement::place_queued(&mut tx)?;
         }
         Ok(reply)
@@ -41,7 +41,7 @@ pub fn decide(farm: &mut Farm, ctx: &Ctx<'_>, input: Input) -> Result<Decided, R
 }
 
 /// Inputs after which a job may find a place although no row says so: time has passed, or a site is not what it was.
-fn is_news_of_a_site(farm: &Farm, ctx: &Ctx<'_>, input: &Input) -> bool {
+fn opens_unwritten(farm: &Farm, ctx: &Ctx<'_>, input: &Input) -> bool {
     match input {
         Input::FarmStarted { .. } | Input::Ticked | Input::SiteJoined { .. } | Input::DrainSite { .. } => {
             true

@@ -108,9 +108,7 @@ impl Poll {
             })
             .await;
     }
-}
 
-impl Poll {
     /// Looks at once at the repositories that were not looked at a moment ago; there may be what no message told.
     pub(crate) async fn hurry(&mut self, app: &App, connection: &Connection) {
         let now = app.clock.now();
@@ -306,6 +304,11 @@ impl Memory {
                 Err(error @ GithubError::Limited { .. }) => {
                     self.repeats = true;
                     return Err(error.into());
+                }
+                // It may be gone for good: nothing is repeated soon for its sake.
+                Err(error) if !listed.contains_key(&run) => {
+                    tracing::info!(run, error = causes(&error), "a run in no list could not be read");
+                    self.left.insert(run, app.clock.now());
                 }
                 Err(error) => trouble = Some(error.into()),
             }

@@ -118,6 +118,33 @@ async fn end_of_a_held_job_is_read_once_its_run_is_in_no_list_any_more() {
     world.plane.stop().await;
 }
 
+/// A look that fails is repeated soon. A run that nobody lists any more may fail for ever, and costs one call in half an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_of_a_held_job_that_cannot_be_read_is_not_asked_for_again_soon() {
+    let mut world = World::with(Plan { silent: true, ..Plan::default() }).await;
+    let (run, job) = world.twin.with(|state| {
+        let stranger = state.add_user("stranger");
+        let run = state.start_run(RunSpec::push(world.repository, &stranger, vec![world.job("build")]));
+        (run, state.current_jobs(run)[0].id)
+    });
+    let forge = name("github");
+    let mut kept = Poll::default();
+    kept.round(&world.plane.app, world.plane.app.forges.of(&forge).unwrap()).await;
+    world.until(job, "held").await;
+    world.twin.with(|state| {
+        assert!(state.cancel_run(run));
+        let gone = CallFault::next("GET", "/jobs", Misbehaviour::server_error(404));
+        state.plan_call_fault(gone.always());
+    });
+    let before = world.calls_about("/jobs");
+    for _ in 0..4 {
+        world.advance(250).await;
+        kept.round(&world.plane.app, world.plane.app.forges.of(&forge).unwrap()).await;
+    }
+    assert_eq!(world.calls_about("/jobs") - before, 1);
+    world.plane.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn repository_is_polled_every_four_minutes_and_not_before() {
     let world = World::new().await;
