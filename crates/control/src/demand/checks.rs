@@ -17,9 +17,9 @@ use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::forge::Repository;
 use forgeyard_model::job::{Hold, JobState};
 use forgeyard_model::pipeline::Pipeline;
-use forgeyard_model::{DemandId, Digest, Explanation, ForgeName, Timestamp};
+use forgeyard_model::{DemandId, Digest, Explanation, ForgeName, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Letters of a commit status; what does not fit is behind its link.
@@ -113,26 +113,27 @@ impl Checks {
 /// What is to be told of every head with live demand, and of those that had some at the last look.
 fn told(app: &App, forge: &ForgeName, known: &BTreeMap<Head, Seen>) -> BTreeMap<Head, (Repository, Told)> {
     // The core waits for readers: who is told of is looked up at once, what is told one head after the other.
-    let heads: BTreeSet<Head> = {
+    let heads: BTreeMap<Head, Vec<PipelineId>> = {
         let farm = app.core.read();
+        let mut heads: BTreeMap<Head, Vec<PipelineId>> =
+            known.keys().map(|head| (head.clone(), Vec::new())).collect();
         let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
-        let ours = live.filter(|demand| demand.repository.forge == *forge);
-        let waiting = ours.map(|demand| (demand.repository.id, demand.head_sha.clone()));
+        for demand in live.filter(|demand| demand.repository.forge == *forge) {
+            heads.entry((demand.repository.id, demand.head_sha.clone())).or_default();
+        }
         let pipelines = farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id));
         let ours = pipelines.filter(|pipeline| pipeline.event.repository.forge == *forge);
-        let held = ours.filter(|pipeline| held(&farm, pipeline).is_some());
-        let held = held.map(|one| (one.event.repository.id, one.event.head_sha.clone()));
-        waiting.chain(held).chain(known.keys().cloned()).collect()
+        for pipeline in ours.filter(|pipeline| held(&farm, pipeline).is_some()) {
+            let head = (pipeline.event.repository.id, pipeline.event.head_sha.clone());
+            heads.entry(head).or_default().push(pipeline.id);
+        }
+        heads
     };
-    let told = heads.into_iter().filter_map(|head| {
+    let told = heads.into_iter().filter_map(|(head, pipelines)| {
         let farm = app.core.read();
         let demands: Vec<&Demand> = farm.demands_of_head(forge, head.0, &head.1).collect();
-        let pipelines = farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id));
-        let of_head = pipelines.filter(|one| {
-            let event = &one.event;
-            event.repository.forge == *forge && (event.repository.id, &event.head_sha) == (head.0, &head.1)
-        });
-        let held: Vec<HeldPipeline<'_>> = of_head.filter_map(|pipeline| held(&farm, pipeline)).collect();
+        let pipelines = pipelines.iter().filter_map(|id| farm.pipelines.get(id));
+        let held: Vec<HeldPipeline<'_>> = pipelines.filter_map(|pipeline| held(&farm, pipeline)).collect();
         let of_demand = demands.first().map(|demand| demand.repository.clone());
         let repository =
             of_demand.or_else(|| held.first().map(|held| held.pipeline.event.repository.clone()))?;
