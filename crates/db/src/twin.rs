@@ -7,17 +7,17 @@
 //! A clone is another handle on the same data, so that a simulation can drop the core, open a new one on a clone, and
 //! thereby play a crash.
 
-use crate::aggregate::{self, TABLES};
+use crate::aggregate::{self, TABLES, demand::rests_at};
 use crate::error::Error;
 use crate::log;
-use crate::store::{Batch, EventQuery, LogAppend, LogChunk, LogState, Snapshot, Store};
+use crate::store::{Batch, EventQuery, Keep, LogAppend, LogChunk, LogState, Snapshot, Store};
 use crate::write::{JOURNAL_GAPLESS, Plan, first_seq, printable};
 use async_trait::async_trait;
 use bytes::Bytes;
 use forgeyard_model::commit::{EventRecord, Row, UsageFact};
 use forgeyard_model::effect::Effect;
 use forgeyard_model::input::JournalEntry;
-use forgeyard_model::{AttemptId, DemandId, EventId, ForgeName, Timestamp};
+use forgeyard_model::{AttemptId, DemandId, EventId, ForgeName, JobId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,8 +105,8 @@ impl Twin {
     }
 
     /// [`Store::load`], without waiting.
-    pub fn load_now(&self, keep_since: Timestamp) -> Result<Snapshot, Error> {
-        Ok(self.open("load the farm")?.load(keep_since))
+    pub fn load_now(&self, keep: Keep) -> Result<Snapshot, Error> {
+        Ok(self.open("load the farm")?.load(keep))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -278,8 +278,11 @@ impl State {
     }
 
     /// The rows of a restart; the same rule as the SQL of `load`.
-    fn load(&self, since: Timestamp) -> Snapshot {
-        let lately = |row: &Row| aggregate::ended_at(row).is_none_or(|at| at >= since);
+    fn load(&self, keep: Keep) -> Snapshot {
+        let lately = |row: &Row| match row {
+            Row::Demand(demand) => rests_at(demand).is_none_or(|at| at >= keep.demands_since),
+            _ => aggregate::ended_at(row).is_none_or(|at| at >= keep.since),
+        };
         let open = |row: &Row| aggregate::ended_at(row).is_none();
         let owner_of = |attempt: AttemptId| -> Option<String> {
             let (number, _) = aggregate::table("attempt").ok()?;
@@ -329,6 +332,15 @@ impl State {
         for kind in ["job", "attempt", "environment", "runner", "lease", "effect"] {
             owners.extend(self.of_kind(kind).filter(|row| open(row)).filter_map(parent));
         }
+        let launches: BTreeSet<JobId> = self
+            .of_kind("demand")
+            .filter(|row| open(row))
+            .filter_map(|row| if let Row::Demand(demand) = row { demand.launch } else { None })
+            .collect();
+        owners.extend(self.of_kind("job").filter_map(|row| match row {
+            Row::Job(job) if launches.contains(&job.id) => job.owner.demand().map(|id| id.to_string()),
+            _ => None,
+        }));
         let mut newest: BTreeMap<String, String> = BTreeMap::new();
         let mut started: BTreeSet<&str> = BTreeSet::new();
         for row in self.rows.iter().flat_map(BTreeMap::values) {
@@ -369,13 +381,26 @@ impl State {
                     || newest.get(environment.name.as_str()) == Some(&environment.id.to_string())
             }
             Row::Runner(_) | Row::Lease(_) | Row::Effect(_) => {
-                lately(row) || parent(row).is_some_and(|key| owners.contains(&key))
+                parent(row).map_or_else(|| lately(row), |key| owners.contains(&key))
             }
         };
         let rows = self.rows.iter().flat_map(BTreeMap::values).filter(|row| wanted(row)).cloned().collect();
+        let mut past: Vec<_> = self
+            .of_kind("demand")
+            .filter_map(|row| match row {
+                Row::Demand(demand) if !wanted(row) => Some((rests_at(demand)?, demand)),
+                _ => None,
+            })
+            .filter(|(at, _)| *at >= keep.since)
+            .map(|(at, demand)| (at, demand.repository.forge.clone(), demand.job))
+            .collect();
+        past.sort();
+        let excess = past.len().saturating_sub(count(keep.numbers));
+        let numbers = past.into_iter().skip(excess).map(|(_, forge, job)| (forge, job)).collect();
         let last = self.journal.last();
         Snapshot {
             rows,
+            numbers,
             last_seq: last.map_or(0, |entry| entry.seq),
             last_at: last.map_or(Timestamp::default(), |entry| entry.at),
             epoch: self.epoch,
@@ -393,8 +418,8 @@ fn count(limit: u32) -> usize {
 
 #[async_trait]
 impl Store for Twin {
-    async fn load(&self, keep_since: Timestamp) -> Result<Snapshot, Error> {
-        self.load_now(keep_since)
+    async fn load(&self, keep: Keep) -> Result<Snapshot, Error> {
+        self.load_now(keep)
     }
 
     async fn commit(&self, batch: &Batch) -> Result<(), Error> {

@@ -16,6 +16,7 @@ pub mod desired;
 pub mod ending;
 pub mod farm;
 pub mod gate;
+pub mod groups;
 pub mod lifecycle;
 pub mod occupied;
 pub mod outbox;

@@ -462,6 +462,7 @@ fn device(index: u32) -> DeviceFacts {
         memory_mib: 16_384,
         compute_capability: 0,
         iommu_group: None,
+        moves_with: Vec::new(),
         numa_node: None,
         nodes: Vec::new(),
     }

@@ -157,6 +157,7 @@ impl Rig {
                     memory_mib: 2048,
                     compute_capability: 0,
                     iommu_group: None,
+                    moves_with: Vec::new(),
                     numa_node: None,
                     nodes: Vec::new(),
                 }],

@@ -6,7 +6,7 @@ mod artifact;
 mod attempt;
 mod channel;
 mod delivery;
-mod demand;
+pub(crate) mod demand;
 mod device;
 mod effect;
 mod environment;
