@@ -10,9 +10,11 @@ use crate::checked;
 use crate::connection::{Came, Connection, End, Incoming, Thread};
 use crate::figures::Counters;
 use crate::http::{Head, Method, Wrong, range_of};
+use crate::making::is_made;
 use crate::name::{Kind, Name, NameHash};
 use crate::nix;
 use crate::promise::{complete, look};
+use crate::readers::Reader;
 use crate::scope::{Grant, ScopePath};
 use crate::service::Core;
 use crate::shape;
@@ -38,6 +40,8 @@ pub(crate) struct Access {
     expires_at: Option<Timestamp>,
     pub(crate) grant: Grant,
     pub(crate) provenance: Provenance,
+    /// Who reads, for the journal.
+    pub(crate) reader: Reader,
     pub(crate) counters: Arc<Counters>,
     /// Keys of the scopes that are read, in their order; empty for all but Nix.
     signers: Vec<Option<Arc<Signer>>>,
@@ -68,8 +72,43 @@ impl Access {
                 run: claims.and_then(|claims| claims.run.clone()),
                 ..Provenance::default()
             },
+            reader: Reader {
+                principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
+                run: claims.and_then(|claims| claims.run.clone()),
+            },
             counters,
             signers,
+        }
+    }
+
+    /// An entry of a scope that the caller reads, this far up, was found.
+    pub(crate) fn found(&self, core: &Core, depth: usize, kind: Kind, key: &str) {
+        add(if depth == 0 { &self.counters.hits } else { &self.counters.parent_hits }, 1);
+        if is_made(kind) {
+            add(&self.counters.spared, 1);
+        }
+        if let Some(scope) = self.grant.reads.get(depth).filter(|_| kind != Kind::Content) {
+            core.readers.read(&self.reader, NameHash::of(scope.as_str(), kind, key), (core.clock)());
+        }
+    }
+
+    /// Nothing was found.
+    pub(crate) fn missed(&self, core: &Core, kind: Kind, key: &str) {
+        add(&self.counters.misses, 1);
+        if let Some(scope) = self.grant.writes.as_ref().filter(|_| is_made(kind)) {
+            core.making.missed(NameHash::of(scope.as_str(), kind, key), (core.clock)());
+        }
+    }
+
+    /// An entry that was not there was stored.
+    pub(crate) fn stored(&self, core: &Core, name: &Name, size: u64) {
+        add(&self.counters.writes, 1);
+        add(&self.counters.bytes_in, size);
+        if is_made(name.kind)
+            && let Some(millis) = core.making.wrote(name.hash(), (core.clock)())
+        {
+            add(&self.counters.made, 1);
+            add(&self.counters.made_millis, millis);
         }
     }
 
@@ -277,7 +316,7 @@ async fn read(
     });
     conn.entry = entry;
     let Some((depth, sent)) = found else {
-        add(&access.counters.misses, 1);
+        access.missed(core, kind, key);
         conn.begin(404, 0, head.keep_alive, &[]);
         return conn.send(None).await;
     };
@@ -288,7 +327,7 @@ async fn read(
         (sent, _) => sent,
     };
     let counters = &access.counters;
-    add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
+    access.found(core, depth, kind, key);
     let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
     let Facts { digest, size, .. } = *facts;
     let tag = format!("\"{}\"", digest.hex());
@@ -429,8 +468,8 @@ async fn put(
     };
     let (counter, status, text) = match outcome {
         Outcome::New | Outcome::Replaced => {
-            add(&counters.bytes_in, size);
-            (&counters.writes, 201, "")
+            access.stored(core, &name, size);
+            return say_after_body(conn, head, 201, "").await;
         }
         Outcome::Same => (&counters.repeats, 200, ""),
         // nix#7882, and the same path compressed or signed in another way: nothing is wrong, and the first stays

@@ -7,8 +7,11 @@
 use crate::authority::{Authority, AuthorityError};
 use crate::budget::History;
 use crate::connection;
+use crate::day::Day;
 use crate::figures::Figures;
 use crate::identity::Minter;
+use crate::making::Making;
+use crate::readers::Readers;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError};
@@ -58,6 +61,9 @@ pub enum ServiceError {
     /// The store.
     #[error("the store of the cache: {0}")]
     Store(#[from] StoreError),
+    /// The journal of who read what.
+    #[error("the folder of who read what: {0}")]
+    Readers(#[source] std::io::Error),
     /// The authority's file.
     #[error("reading the authority {}: {source}", path.display())]
     AuthorityFile {
@@ -87,6 +93,9 @@ pub(crate) struct Core {
     pub(crate) largest: u64,
     pub(crate) capacity: u64,
     pub(crate) history: Mutex<History>,
+    pub(crate) day: Mutex<Day>,
+    pub(crate) making: Making,
+    pub(crate) readers: Readers,
     pub(crate) github: crate::github::State,
     pub(crate) exchange: crate::identity::Exchange,
     authority: RwLock<Arc<Authority>>,
@@ -138,6 +147,7 @@ impl Running {
         for thread in self.threads {
             let _ = thread.join();
         }
+        self.core.readers.flush();
         Ok(self.core.store.snapshot()?)
     }
 
@@ -169,6 +179,9 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         largest,
         capacity,
         history: Mutex::default(),
+        day: Mutex::default(),
+        making: Making::default(),
+        readers: Readers::open(&folder).map_err(ServiceError::Readers)?,
         github,
         exchange: crate::identity::Exchange::new(minter),
         authority: RwLock::new(Arc::new(authority)),
@@ -199,6 +212,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         let (mut written, mut scrubbed) = (maintained, maintained);
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
+            kept.readers.flush();
             match read_authority(&options.authority) {
                 Ok((authority, new)) if new != stamp => {
                     stamp = new;

@@ -122,6 +122,7 @@ async fn lead(start: Start) {
         artifact_limit: 1 << 20,
         clock,
         metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
+        cache: None,
         rules: None,
         started_by: "two planes".to_owned(),
     };

@@ -65,6 +65,7 @@ impl Plane {
             local: None,
             forges: Default::default(),
             webhook_secret: Some(Secret::new(SECRET)),
+            cache: None,
             rules: None,
             started_by: "figures".to_owned(),
             artifact_limit: 4 << 30,

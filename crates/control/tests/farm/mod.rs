@@ -9,6 +9,7 @@
 #![allow(unreachable_pub, reason = "shared by tests and an example, which are crates of their own")]
 #![allow(dead_code, reason = "each user takes its part")]
 
+pub mod caches;
 pub mod chain;
 pub mod rows;
 pub mod work;
