@@ -108,6 +108,7 @@ fn whole(shell: &Shell, view: &CacheView) -> Markup {
                 ("Oldest was used", html! { @match view.tail_idle_minutes { Some(minutes) => { (words::duration(Duration::from_secs(u64::from(minutes) * 60))) " ago" } None => { "not known" } } }),
                 ("Writes denied", html! { (sum(view, |it| it.denied)) }),
             ]))
+            p.quiet-text { "What was saved is an estimate: hits, times the mean time between a miss and the write of what was missing, for each scope and client." }
             (chart(&view.day, shell.now))
         }
         @if view.scopes.is_empty() {
@@ -119,7 +120,6 @@ fn whole(shell: &Shell, view: &CacheView) -> Markup {
         } @else {
             (table(view))
         }
-        p.quiet-text { "What is saved is an estimate: hits, times the mean time between a miss and the write of what was missing, for each scope and client." }
     }
 }
 
@@ -163,7 +163,7 @@ fn row(scope: &CacheScope) -> Markup {
         td data-label="Scope" { a href=(routes::cache_scope(&scope.scope, "")) { (words::visible(&scope.scope)) } }
         td data-label="Hits" { (meter(found, reads)) }
         td data-label="Clients" { (words::visible(&clients.join(", "))) }
-        td.num data-label="Own / above / missed" { (sum(|it| it.hits)) " / " (sum(|it| it.parent_hits)) " / " (sum(|it| it.misses)) }
+        td.num data-label="Reads" { (sum(|it| it.hits)) " / " (sum(|it| it.parent_hits)) " / " (sum(|it| it.misses)) }
         td.num data-label="Writes" { (sum(|it| it.writes)) @if denied > 0 { div.sub { (denied) " denied" } } }
         td.num data-label="Holds" { (words::bytes(scope.bytes)) div.sub { (scope.entries) " entries" } }
         td data-label="Budget" { @match &scope.budget { Some(budget) => { (standing(budget).badge()) } None => { span.quiet-text { "none" } } } }
@@ -237,12 +237,13 @@ pub fn scope(shell: &Shell, scope: &CacheScope, prefix: &str, entries: Option<&C
         &scope.scope,
         &html! {
             (blocks::crumbs(&[("Cache", routes::CACHE)]))
-            header.page-head { h1 { (words::visible(&scope.scope)) } }
-            @match &scope.budget {
-                Some(budget) if budget.state == CacheBudgetState::Missed => { (cold(scope)) }
-                Some(budget) => { p { (standing(budget).badge()) " " (words::visible(&budget.text)) } }
-                None => {}
+            header.page-head {
+                h1 { (words::visible(&scope.scope)) }
+                @if let Some(budget) = scope.budget.as_ref().filter(|it| it.state != CacheBudgetState::Missed) {
+                    p.lead { (standing(budget).badge()) " " (words::visible(&budget.text)) }
+                }
             }
+            @if scope.budget.as_ref().is_some_and(|it| it.state == CacheBudgetState::Missed) { (cold(scope)) }
             section.card {
                 h2 { "Clients" }
                 @if scope.traffic.is_empty() { p.quiet-text { "Nobody came since the cache was started." } }
