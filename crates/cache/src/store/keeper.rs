@@ -15,8 +15,9 @@
 //! go, and moves in another round. A scope over its quota that holds nothing but leases takes nothing new until they end; when
 //! they fill the disk, its hard limit does the same.
 
+use super::append::Writer;
 use super::index::{Slot, Spot, Word as _, minutes_ahead, minutes_since};
-use super::log::{Shared, Writer, locked, minute_of};
+use super::log::{Shared, locked, minute_of};
 use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
 use super::{Limits, Listed, StoreError, Totals, Which};
 use crate::name::{Kind, NameHash};
@@ -42,7 +43,7 @@ pub(super) struct Walked {
 /// was. It does not look for further records behind a damaged one: what lies there may be the content of an entry, and
 /// whoever wrote that content could have made it look like a record of any scope.
 pub(super) fn walk(
-    segment: &super::log::Segment,
+    segment: &super::append::Segment,
     from: u64,
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<(), StoreError>,
 ) -> Result<Walked, StoreError> {
@@ -51,7 +52,7 @@ pub(super) fn walk(
 
 /// The same, until it is told to stop; the record at which it was is not counted as read.
 pub(super) fn walk_on(
-    segment: &super::log::Segment,
+    segment: &super::append::Segment,
     from: u64,
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<Walked, StoreError> {
@@ -161,7 +162,7 @@ impl Shared {
     }
 
     /// What lies behind damage can be neither listed nor removed by its writer, so it is not served either.
-    pub(super) fn forget_behind(&self, segment: &super::log::Segment, walked: Walked) {
+    pub(super) fn forget_behind(&self, segment: &super::append::Segment, walked: Walked) {
         let active = locked(&self.writer).active.number == segment.number;
         // of one that grew meanwhile nothing is known but what was looked at (ncps#1333)
         if active || walked.good >= walked.end {
@@ -267,12 +268,13 @@ impl Shared {
 
     /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else or when
     /// asked for the oldest, whose entries have had the longest time to be used again.
-    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::log::Segment>> {
+    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::append::Segment>> {
         let mut all = self.all_segments();
         all.pop();
-        let alive = |segment: &super::log::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
-        let half =
-            |segment: &&std::sync::Arc<super::log::Segment>| alive(segment) * 2 < segment.size.load(Relaxed);
+        let alive = |segment: &super::append::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
+        let half = |segment: &&std::sync::Arc<super::append::Segment>| {
+            alive(segment) * 2 < segment.size.load(Relaxed)
+        };
         let emptiest =
             all.iter().filter(half).min_by_key(|segment| (alive(segment), segment.number)).cloned();
         emptiest.filter(|_| !oldest).or_else(|| all.into_iter().next())
@@ -300,7 +302,7 @@ impl Shared {
         for (number, count) in counts.iter().enumerate() {
             let Some(most) = limits.get(number).and_then(|limits| limits.bytes) else { continue };
             let bytes =
-                |count: &super::log::ScopeCount| u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
+                |count: &super::counts::ScopeCount| u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
             if bytes(count) <= most {
                 count.full.store(false, Relaxed);
                 continue;
@@ -332,7 +334,7 @@ impl Shared {
         }
     }
 
-    fn drop_segment(&self, segment: &super::log::Segment) -> Result<(), StoreError> {
+    fn drop_segment(&self, segment: &super::append::Segment) -> Result<(), StoreError> {
         let number = segment.number;
         let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
         // again for what was leased or linked to meanwhile
@@ -357,7 +359,7 @@ impl Shared {
 
     /// Moves what is hot, leased or linked to by a lease to the end of the log, and takes the rest of a segment away. Whether
     /// all of it is gone: something may have been leased meanwhile.
-    fn clear_out(&self, segment: &super::log::Segment) -> Result<bool, StoreError> {
+    fn clear_out(&self, segment: &super::append::Segment) -> Result<bool, StoreError> {
         let number = segment.number;
         let written = segment.written.load(Relaxed);
         let now = self.minute();

@@ -9,6 +9,8 @@
 //! 3.4, 14.8 and 32 µs. Neither can drop old values without rewriting the others, which is what eviction is. foyer keeps 64
 //! bits of a key, may lose any entry and knows no quota of a scope.
 
+mod append;
+mod counts;
 mod find;
 pub mod index;
 mod keeper;

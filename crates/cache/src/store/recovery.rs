@@ -4,9 +4,10 @@
 //! that holds. Names whose segment is gone since are given up, unless their record was moved to the part of the log
 //! behind the snapshot.
 
+use super::append::Segment;
 use super::index::{SHARDS, Slot, Spot, shard_of};
 use super::keeper::walk;
-use super::log::{Config, Segment, Shared, locked};
+use super::log::{Config, Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What, segment_head};
 use super::snapshot::{Head, Since};
 use super::{Clock, StoreError};

@@ -4,92 +4,29 @@
 //! store failed; a token that does not hold makes a caller anonymous for reads, so an expired one costs hits and no build.
 //! A write that is not allowed is 403, or accepted and thrown away where the client would complain about 403.
 
+mod access;
+mod write;
+
+pub(crate) use access::{Access, access, caller};
+use write::{Write, fail, put};
+
 use crate::action;
-use crate::authority::{Caller, token_in};
 use crate::checked;
-use crate::connection::{Came, Connection, End, Incoming, Thread};
-use crate::figures::Counters;
+use crate::connection::{Connection, End, Thread};
 use crate::http::{Head, Method, Wrong, range_of};
-use crate::name::{Kind, Name, NameHash};
-use crate::nix;
+use crate::name::{Kind, Name};
 use crate::promise::{complete, look};
-use crate::scope::{Grant, ScopePath};
 use crate::service::Core;
-use crate::shape;
-use crate::signature::Signer;
-use crate::store::log::Durability;
 use crate::store::port::Log;
-use crate::store::{Body, Facts, Found, Outcome, Place, Policy, Provenance, Store as _, StoreError};
-use crate::surface::{self, Denied, Plan, Shape, Surface};
+use crate::store::{Facts, Found, Place, Store as _};
+use crate::surface::{self, Plan};
 use crate::watch;
-use forgeyard_model::{Digest, Timestamp};
-use std::rc::Rc;
+use forgeyard_model::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Callers that a thread remembers at most.
-const MET: usize = 4096;
 /// A body that is not wanted is read up to this size; the connection ends otherwise.
 const READ_OVER: u64 = 8 << 20;
-
-/// A caller on a surface, decided once and remembered by the thread.
-pub(crate) struct Access {
-    generation: u64,
-    expires_at: Option<Timestamp>,
-    pub(crate) grant: Grant,
-    pub(crate) provenance: Provenance,
-    pub(crate) counters: Arc<Counters>,
-    /// Keys of the scopes that are read, in their order; empty for all but Nix.
-    signers: Vec<Option<Arc<Signer>>>,
-}
-
-impl Access {
-    /// What this caller may do, decided under the authority of this generation.
-    pub(crate) fn of(
-        core: &Core,
-        caller: &Caller,
-        generation: u64,
-        scope: Option<&ScopePath>,
-        surface: Surface,
-    ) -> Self {
-        let authority = core.authority();
-        let grant = authority.grant(caller, scope);
-        let signed = grant.reads.iter().filter(|_| surface == Surface::Nix);
-        let signers = signed.map(|scope| authority.signer(scope)).collect();
-        let counted = grant.writes.as_ref().or(grant.reads.first());
-        let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
-        let claims = caller.claims.as_ref();
-        Access {
-            generation,
-            expires_at: claims.map(|claims| claims.expires_at),
-            grant,
-            provenance: Provenance {
-                principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
-                run: claims.and_then(|claims| claims.run.clone()),
-                ..Provenance::default()
-            },
-            counters,
-            signers,
-        }
-    }
-
-    /// Decides anew.
-    pub(crate) fn decide(
-        core: &Core,
-        authorization: &[u8],
-        agent: &str,
-        scope: Option<&ScopePath>,
-        surface: Surface,
-    ) -> Self {
-        let (now, generation) = ((core.clock)(), core.generation());
-        Self::of(core, &caller_of(core, authorization, agent, now), generation, scope, surface)
-    }
-
-    /// Whether what was decided holds still.
-    pub(crate) fn holds(&self, core: &Core) -> bool {
-        self.generation == core.generation() && self.expires_at.is_none_or(|end| end > (core.clock)())
-    }
-}
 
 /// Numbers refusals, so that what a client shows is found in the log.
 static REFUSALS: AtomicU64 = AtomicU64::new(1);
@@ -101,50 +38,6 @@ pub(crate) fn refusal() -> u64 {
 
 pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Relaxed);
-}
-
-/// Who holds the token of a request; anonymous when there is none that holds.
-pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
-    caller_of(core, &head.authorization, &head.agent, now)
-}
-
-fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> Caller {
-    if authorization.is_empty() {
-        return Caller::ANONYMOUS;
-    }
-    let Some(token) = token_in(authorization) else { return Caller::ANONYMOUS };
-    match core.authority().identify(&token, now) {
-        Ok(caller) => caller,
-        Err(error) => {
-            tracing::info!(client = agent, "a token is not believed: {error}");
-            Caller::ANONYMOUS
-        }
-    }
-}
-
-pub(crate) fn access(
-    thread: &Thread,
-    head: &Head,
-    scope: Option<&ScopePath>,
-    surface: Surface,
-) -> Rc<Access> {
-    let core = &thread.core;
-    let mut key = head.authorization.clone();
-    key.push(0);
-    key.push(surface as u8);
-    key.extend_from_slice(scope.map(ScopePath::as_str).unwrap_or_default().as_bytes());
-    if let Some(access) = thread.met.borrow().get(&key)
-        && access.holds(core)
-    {
-        return Rc::clone(access);
-    }
-    let access = Rc::new(Access::decide(core, &head.authorization, &head.agent, scope, surface));
-    let mut met = thread.met.borrow_mut();
-    if met.len() >= MET {
-        met.clear();
-    }
-    met.insert(key, Rc::clone(&access));
-    access
 }
 
 /// Answers one request.
@@ -327,177 +220,6 @@ async fn read(
         Place::Large(_) if size == 0 => conn.send(None).await,
         Place::Large(large) => conn.send_large(thread, &large, part).await,
     }
-}
-
-struct Write {
-    kind: Kind,
-    key: String,
-    shape: Shape,
-    denied: Denied,
-    policy: Policy,
-}
-
-async fn put(
-    core: &Core,
-    conn: &mut Connection,
-    head: &Head,
-    access: &Access,
-    write: Write,
-) -> Result<(), End> {
-    let counters = &access.counters;
-    let Some(scope) = access.grant.writes.clone() else {
-        if write.denied == Denied::Forbidden {
-            return forbid(core, conn, head, access).await;
-        }
-        add(&counters.denied, 1);
-        conn.body(core, head, false).await?;
-        return say_after_body(conn, head, 200, "discarded: this caller may not write here\n").await;
-    };
-    if head.encoded {
-        return say(conn, core, head, 415, "entries are stored as they are, without a content coding\n")
-            .await;
-    }
-    let incoming = match conn.body_in_place(core, head, true).await {
-        Err(End::Store(error)) => return fail(head, access, &error),
-        other => other?,
-    };
-    let name = Name { scope, kind: write.kind, key: write.key };
-    let by = Provenance {
-        client: head.agent.clone(),
-        address: conn.peer.ip().to_string(),
-        ..access.provenance.clone()
-    };
-    // in a scope of its own a job may rewrite what it likes
-    let policy = if access.grant.trusted { write.policy } else { Policy::Replace };
-    // what came with the head is stored from where it lies
-    let held = matches!(incoming, Came::Here(_)).then(|| std::mem::take(&mut conn.buffer));
-    let small = match (&incoming, &held) {
-        (Came::Read(Incoming::Memory(bytes)), _) => Some(&bytes[..]),
-        (Came::Here(range), Some(held)) => held.get(range.clone()),
-        _ => None,
-    };
-    let checked = small.map(|bytes| match shape::check(write.shape, &name.key, bytes) {
-        // cachix#251: what was cut off on its way must not be announced
-        Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, bytes) => {
-            Err(shape::ShapeError::NoFile)
-        }
-        Ok(()) => {
-            let body = match Digest::from_hex(&name.key) {
-                // it was just found to be theirs
-                Ok(digest) if write.shape == Shape::Content => Body::Checked(bytes, digest),
-                _ => Body::Inline(bytes),
-            };
-            Ok(core.store.put(&name, body, policy, &by).map(|put| (put, bytes.len() as u64)))
-        }
-        Err(wrong) => Err(wrong),
-    });
-    let told = small.filter(|_| write.shape == Shape::NarInfo).and_then(nix::narinfo);
-    if let Some(held) = held {
-        conn.buffer = held;
-    }
-    let stored = match incoming {
-        Came::Here(_) | Came::Read(Incoming::Memory(_)) => match checked {
-            Some(Ok(stored)) => stored,
-            Some(Err(wrong)) => return malformed(conn, head, access, &name, wrong).await,
-            None => Err(StoreError::TooLong("content")),
-        },
-        Came::Read(Incoming::File(spool)) => {
-            let size = spool.size();
-            // a sync may take long, and others share this thread
-            let sync = core.store.durability() == Durability::Group;
-            let finished = tokio::task::spawn_blocking(move || spool.finish(sync)).await;
-            match finished.unwrap_or(Err(StoreError::Broken)) {
-                Ok(large) => match shape::check_large(write.shape, &name.key, large.digest) {
-                    Ok(()) => core.store.put(&name, Body::Large(large), policy, &by).map(|put| (put, size)),
-                    Err(wrong) => return malformed(conn, head, access, &name, wrong).await,
-                },
-                Err(error) => Err(error),
-            }
-        }
-        Came::Read(Incoming::Discarded) => return say_after_body(conn, head, 200, "").await,
-    };
-    let settled = match stored {
-        Ok((put, size)) => core.store.settled(put.ticket).await.map(|()| (put.outcome, size)),
-        Err(error) => Err(error),
-    };
-    let (outcome, size) = match settled {
-        Ok(settled) => settled,
-        Err(error) => {
-            let Wrong { status, reason } = failed(head, access, &error);
-            return say_after_body(conn, head, status, &format!("{reason}\n")).await;
-        }
-    };
-    let (counter, status, text) = match outcome {
-        Outcome::New | Outcome::Replaced => {
-            add(&counters.bytes_in, size);
-            (&counters.writes, 201, "")
-        }
-        Outcome::Same => (&counters.repeats, 200, ""),
-        // nix#7882, and the same path compressed or signed in another way: nothing is wrong, and the first stays
-        Outcome::Kept if told.as_ref().is_some_and(|told| agrees(core, &name, told)) => {
-            (&counters.repeats, 200, "kept: the same path is here already\n")
-        }
-        Outcome::Kept => {
-            tracing::warn!(
-                entry = %name, writer = %by.principal, run = by.run.as_deref().unwrap_or_default(),
-                "another content for a key of a trusted scope: a build that is not reproducible, or poison; the first stays"
-            );
-            match told {
-                // nix#1885: readers keep the first for 30 days, so a second would be a hash mismatch for each of them
-                Some(_) => (&counters.mismatches, 409, CONTRADICTION),
-                None => (&counters.mismatches, 200, "kept: the key has another content already\n"),
-            }
-        }
-    };
-    add(counter, 1);
-    say_after_body(conn, head, status, text).await
-}
-
-/// What somebody is told whose store path has another content than the same path here.
-const CONTRADICTION: &str = "this path is here with another NarHash, which stays: it was built twice and is not reproducible. \
-     Take the one that is here (`nix copy --from`), or have the entry removed (`forgeyard cache rm SCOPE --prefix KEY`)\n";
-
-/// Whether the `narinfo` that is here says the same of the path.
-fn agrees(core: &Core, name: &Name, told: &nix::NarInfo) -> bool {
-    let mut buffer = Vec::new();
-    let found = core.store.get(NameHash::of(name.scope.as_str(), name.kind, &name.key), &mut buffer);
-    let Ok(Some(Found { place: Place::Buffer(range), .. })) = found else { return false };
-    buffer.get(range).and_then(nix::narinfo).is_some_and(|first| first.agrees(told))
-}
-
-async fn say_after_body(conn: &mut Connection, head: &Head, status: u16, text: &str) -> Result<(), End> {
-    conn.begin(status, text.len() as u64, head.keep_alive, &[]);
-    conn.send(Some(text.as_bytes())).await
-}
-
-async fn malformed(
-    conn: &mut Connection,
-    head: &Head,
-    access: &Access,
-    name: &Name,
-    wrong: shape::ShapeError,
-) -> Result<(), End> {
-    add(&access.counters.malformed, 1);
-    let number = refusal();
-    tracing::warn!(number, entry = %name, client = %head.agent, "an entry is refused: {wrong}");
-    // a client that shows this names digest and reason, and the log is found by the number (bazel#16454)
-    say_after_body(conn, head, 422, &format!("{}: {wrong} (refusal {number})\n", name.key)).await
-}
-
-fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {
-    // what may be left of the body is not read
-    Err(failed(head, access, error).into())
-}
-
-fn failed(head: &Head, access: &Access, error: &StoreError) -> Wrong {
-    add(&access.counters.failures, 1);
-    tracing::error!(client = %head.agent, "storing an entry: {error}");
-    let status = match error {
-        StoreError::Full(_) => 507,
-        StoreError::TooLong(_) => 400,
-        _ => 503,
-    };
-    Wrong { status, reason: "the entry was not stored" }
 }
 
 async fn remove(
