@@ -5,6 +5,7 @@
 //! A write that is not allowed is 403, or accepted and thrown away where the client would complain about 403.
 
 mod access;
+mod resume;
 mod write;
 
 pub(crate) use access::{Access, access, caller};

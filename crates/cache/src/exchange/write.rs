@@ -1,17 +1,17 @@
 //! Storing an entry: whether the caller may, whether the bytes are what they should be, what is answered.
 
 use super::access::Access;
-use super::{add, forbid, refusal, say};
+use super::{add, forbid, refusal, resume, say};
 use crate::connection::{Came, Connection, End, Incoming};
 use crate::http::{Head, Wrong};
 use crate::name::{Kind, Name, NameHash};
-use crate::nix;
 use crate::promise::complete;
 use crate::service::Core;
 use crate::shape;
 use crate::store::log::Durability;
 use crate::store::{Body, Found, Outcome, Place, Policy, Provenance, Store as _, StoreError};
 use crate::surface::{Denied, Shape};
+use crate::{nar, nix};
 use forgeyard_model::Digest;
 
 /// What is to be stored.
@@ -43,11 +43,19 @@ pub(super) async fn put(
         return say(conn, core, head, 415, "entries are stored as they are, without a content coding\n")
             .await;
     }
-    let incoming = match conn.body_in_place(core, head, true).await {
+    let name = Name { scope, kind: write.kind, key: write.key };
+    let incoming = match &head.content_range {
+        None => conn.body_in_place(core, head, true).await,
+        Some(text) => match resume::receive(core, conn, head, access, &name, text).await {
+            Ok(Some(whole)) => Ok(Came::Read(whole)),
+            Ok(None) => return Ok(()),
+            Err(end) => Err(end),
+        },
+    };
+    let incoming = match incoming {
         Err(End::Store(error)) => return fail(head, access, &error),
         other => other?,
     };
-    let name = Name { scope, kind: write.kind, key: write.key };
     let by = Provenance {
         client: head.agent.clone(),
         address: conn.peer.ip().to_string(),
@@ -62,11 +70,17 @@ pub(super) async fn put(
         (Came::Here(range), Some(held)) => held.get(range.clone()),
         _ => None,
     };
+    let told = small.filter(|_| write.shape == Shape::NarInfo).and_then(nix::narinfo);
+    let told_wrong = match &told {
+        Some(info) => nar::verify(core, access, info).await.err(),
+        None => None,
+    };
     let checked = small.map(|bytes| match shape::check(write.shape, &name.key, bytes) {
         // cachix#251: what was cut off on its way must not be announced
         Ok(()) if write.shape == Shape::NarInfo && !complete(core, access, Kind::Nix, bytes) => {
             Err(shape::ShapeError::NoFile)
         }
+        Ok(()) if told_wrong.is_some() => Err(told_wrong.unwrap_or(shape::ShapeError::Nar)),
         Ok(()) => {
             let body = match Digest::from_hex(&name.key) {
                 // it was just found to be theirs
@@ -77,7 +91,6 @@ pub(super) async fn put(
         }
         Err(wrong) => Err(wrong),
     });
-    let told = small.filter(|_| write.shape == Shape::NarInfo).and_then(nix::narinfo);
     if let Some(held) = held {
         conn.buffer = held;
     }

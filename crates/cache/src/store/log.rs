@@ -17,11 +17,14 @@
 //! - Locks, in the order in which they are taken: writer, then segments, large, scopes or a shard of an index.
 
 use super::append::{Segment, Writer};
+use super::cold::Recent;
 use super::counts::Scopes;
 use super::index::{LAST_MINUTE, Slot, Spot, Table};
+use super::kept::Kept;
 use super::scrub::Cursor;
 use super::snapshot::Loading;
 use super::{Clock, StoreError};
+use crate::name::NameHash;
 use forgeyard_model::{Digest, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -93,6 +96,10 @@ pub(super) struct Shared {
     pub(super) log_bytes: AtomicU64,
     /// Files that are to be removed when nobody waits.
     pub(super) trash: Mutex<Vec<PathBuf>>,
+    pub(super) kept: Mutex<Kept>,
+    /// Longest lease that keeps an entry when there is too little room, in minutes.
+    pub(super) holding: AtomicU32,
+    pub(super) recent: Recent,
     pub(super) scrubbing: Mutex<Option<Cursor>>,
     pub(super) scrubbed: AtomicU64,
     pub(super) aged: AtomicU32,
@@ -184,6 +191,18 @@ impl LogStore {
         self.shared.scrubbed.load(Relaxed)
     }
 
+    /// Keeps an entry for so many minutes from now, whatever quota, age or room say, and over a crash too. Whether it is
+    /// there. Nobody but a person takes it away.
+    pub fn keep(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        self.shared.keep(name, minutes)
+    }
+
+    /// Notes that a large content is read; whether it is one that is read only now and then, and should be dropped from the
+    /// page cache behind the read.
+    pub(crate) fn cold(&self, large: &super::large::Large) -> bool {
+        large.size >= super::cold::LEAST && !self.shared.recent.again(large.digest, self.shared.minute())
+    }
+
     /// When a put is acknowledged.
     pub fn durability(&self) -> Durability {
         self.shared.config.durability
@@ -214,6 +233,7 @@ impl Shared {
         segments: BTreeMap<u32, Arc<Segment>>,
         active: Arc<Segment>,
         lock: File,
+        kept: Kept,
     ) -> Self {
         let log_bytes = segments.values().map(|segment| segment.size.load(Relaxed)).sum();
         Self {
@@ -238,6 +258,9 @@ impl Shared {
             large_bytes: AtomicI64::new(0),
             log_bytes: AtomicU64::new(log_bytes),
             trash: Mutex::default(),
+            kept: Mutex::new(kept),
+            holding: AtomicU32::new(u32::MAX),
+            recent: Recent::default(),
             scrubbing: Mutex::default(),
             scrubbed: AtomicU64::new(0),
             aged: AtomicU32::new(u32::MAX),

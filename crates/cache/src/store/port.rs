@@ -72,7 +72,7 @@ impl Shared {
     }
 
     /// The slot and the facts of a name whose content is there too; that is used through its link.
-    fn known(&self, name: NameHash) -> Result<Option<(Slot, Facts)>, StoreError> {
+    pub(super) fn known(&self, name: NameHash) -> Result<Option<(Slot, Facts)>, StoreError> {
         self.ready(name.0);
         let found = self.find(name, |record| {
             let facts = Facts { digest: record.digest, size: record.size, stored_at: record.stored_at };

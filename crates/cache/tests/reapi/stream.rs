@@ -182,3 +182,61 @@ async fn contents_are_read_from_any_offset_up_to_any_limit() {
         assert_eq!(main.read(&other_size, false, 0, 0).await.unwrap_err().code(), Code::NotFound);
     }
 }
+
+/// attic#24, attic#287: a write whose connection broke goes on from where the server says that it stands, plain or compressed.
+#[rstest::rstest]
+#[tokio::test]
+async fn attic_24_write_that_broke_off_goes_on_where_it_stood(#[values(false, true)] compressed: bool) {
+    let (_folder, running) = start();
+    let main = remote(&running, "p/main", Access::Write).await;
+    let bytes = noise(3 << 20, 9);
+    let of = digest(&bytes);
+    let wire_bytes = if compressed { frames(&bytes, 200_000) } else { bytes.clone() };
+    let name = main.upload_name(compressed, &of);
+    let message = |offset: usize, data: &[u8], finish_write: bool| wire::WriteRequest {
+        resource_name: name.clone(),
+        write_offset: offset as i64,
+        finish_write,
+        data: data.to_vec().into(),
+    };
+    let half = wire_bytes.len() / 2;
+    let pieces: Vec<_> = wire_bytes[..half]
+        .chunks(70_000)
+        .enumerate()
+        .map(|(at, piece)| message(at * 70_000, piece, false))
+        .collect();
+    // the client is gone in the middle: what it sends never ends
+    let messages = tokio_stream::StreamExt::chain(tokio_stream::iter(pieces), tokio_stream::pending());
+    let gone = tokio::time::timeout(std::time::Duration::from_millis(300), main.write_raw(messages)).await;
+    assert!(gone.is_err());
+    let ask = async |remote: &Remote| {
+        let request = wire::QueryWriteStatusRequest { resource_name: name.clone() };
+        let path = "google.bytestream.ByteStream/QueryWriteStatus";
+        let answer: wire::QueryWriteStatusResponse = remote.unary(path, request).await.unwrap().into_inner();
+        answer
+    };
+    let mut status = ask(&main).await;
+    for _ in 0..500 {
+        if status.committed_size > 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        status = ask(&main).await;
+    }
+    assert!(!status.complete && status.committed_size > 0, "{status:?}");
+    let fork = remote(&running, "p/pr/7", Access::Write).await;
+    let other = wire::QueryWriteStatusRequest { resource_name: name.replace("p/main", "p/pr/7") };
+    let seen: wire::QueryWriteStatusResponse =
+        fork.unary("google.bytestream.ByteStream/QueryWriteStatus", other).await.unwrap().into_inner();
+    assert_eq!(seen.committed_size, 0, "what another began is nobody's business");
+    let at = status.committed_size as usize;
+    let wrong =
+        main.write_raw(tokio_stream::iter([message(at + 1, &wire_bytes[at + 1..], true)])).await.unwrap_err();
+    assert!(wrong.message().contains(&format!("at offset {at}")), "{}", wrong.message());
+    let rest: Vec<_> =
+        [message(at, &wire_bytes[at..at + 1000], false), message(at + 1000, &wire_bytes[at + 1000..], true)]
+            .into();
+    main.write_raw(tokio_stream::iter(rest)).await.unwrap();
+    assert!(main.read(&of, false, 0, 0).await.unwrap() == bytes);
+    assert!(ask(&main).await.complete);
+}
