@@ -98,6 +98,12 @@ pub(crate) struct Core {
     pub(crate) readers: Readers,
     pub(crate) github: crate::github::State,
     pub(crate) exchange: crate::identity::Exchange,
+    pub(crate) measured: crate::nar::Measured,
+    /// Parts of entries that came over HTTP.
+    pub(crate) parked: crate::parked::Parked<connection::Incoming>,
+    /// Contents that came over gRPC.
+    #[cfg(feature = "grpc")]
+    pub(crate) parked_contents: crate::parked::Parked<crate::grpc::upload::Upload>,
     authority: RwLock<Arc<Authority>>,
     generation: AtomicU64,
 }
@@ -183,7 +189,11 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         making: Making::default(),
         readers: Readers::open(&folder).map_err(ServiceError::Readers)?,
         github,
-        exchange: crate::identity::Exchange::new(minter),
+        exchange: crate::identity::Exchange::open(&folder, minter)?,
+        measured: crate::nar::Measured::default(),
+        parked: crate::parked::Parked::new(capacity / 8),
+        #[cfg(feature = "grpc")]
+        parked_contents: crate::parked::Parked::new(capacity / 8),
         authority: RwLock::new(Arc::new(authority)),
         generation: AtomicU64::new(1),
     });
@@ -229,6 +239,9 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
             if kept.store.over() || maintained.elapsed() > MAINTAIN_EVERY {
                 maintained = Instant::now();
                 kept.github.uploads.expire((kept.clock)());
+                kept.parked.expire((kept.clock)());
+                #[cfg(feature = "grpc")]
+                kept.parked_contents.expire((kept.clock)());
                 if let Err(error) = kept.store.maintain(&|scope| kept.limits(scope)) {
                     tracing::error!("keeping the store within its limits: {error}");
                 }
