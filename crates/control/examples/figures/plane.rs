@@ -68,6 +68,7 @@ impl Plane {
             rules: None,
             started_by: "figures".to_owned(),
             artifact_limit: 4 << 30,
+            caching: None,
             clock: Clock::system(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };
@@ -117,6 +118,7 @@ impl Plane {
             secure: false,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 4 << 30,
+            caching: None,
             stop: stop.clone(),
             logins: Arc::default(),
             sources: Arc::default(),

@@ -135,6 +135,7 @@ impl Plane {
             secure: false,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 1 << 20,
+            caching: None,
             stop: stop.clone(),
             logins: Arc::default(),
             sources: Arc::default(),
