@@ -104,6 +104,9 @@ pub struct Redeemed {
     pub heartbeat_seconds: u64,
     /// Keep at most this many log bytes; count the rest.
     pub log_cap_bytes: u64,
+    /// Whether the farm has a build cache: then the job gets a way to it.
+    #[serde(default)]
+    pub cache: bool,
     /// Texts to mask in the log, beside the tokens that the agent holds itself.
     #[serde(default)]
     pub mask: Vec<String>,

@@ -3,6 +3,7 @@
 //! What a job sets itself counts more. Bazel knows no variable for its flags, so it gets a file in the home folder, as does Nix
 //! for its password.
 
+use forgeyard_model::machine::INSIDE_HOOK;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -14,12 +15,12 @@ fn in_form(secret: &str) -> String {
     format!("{head}.{}.{secret}", encode("{\"scp\":\"Actions.Results:job:job\"}"))
 }
 
-/// The variables. `github`: also those which the runner of a forge sets itself.
+/// The variables. The runner program of a forge sets those of GitHub's services itself.
 pub(crate) fn environment(
     relay: SocketAddr,
     secret: &str,
     nix_keys: &[String],
-    github: bool,
+    forge_runner: bool,
 ) -> BTreeMap<String, String> {
     let at = format!("http://{relay}");
     let with = format!("http://job:{secret}@{relay}");
@@ -37,7 +38,10 @@ pub(crate) fn environment(
         ("CCACHE_REMOTE_ONLY", "true".to_owned()),
         ("NIX_CONFIG", nix),
     ];
-    if github {
+    if forge_runner {
+        // Its program writes the variables of the cache anew for every action, and hands down this one, which Node reads.
+        all.push(("NODE_OPTIONS", format!("--require={INSIDE_HOOK}/forgeyard-cache.cjs")));
+    } else {
         all.extend([
             ("ACTIONS_CACHE_SERVICE_V2", "true".to_owned()),
             ("ACTIONS_RESULTS_URL", format!("{at}/")),
@@ -62,11 +66,11 @@ mod tests {
     #[test]
     fn every_client_is_led_to_the_relay_and_holds_its_secret_only() {
         let relay: SocketAddr = "127.0.0.1:4242".parse().unwrap();
-        let all = environment(relay, "s3cret", &["main-1:abc".to_owned()], true);
+        let all = environment(relay, "s3cret", &["main-1:abc".to_owned()], false);
         assert_eq!(all["SCCACHE_WEBDAV_ENDPOINT"], "http://127.0.0.1:4242/-/dav/");
         assert_eq!(all["CCACHE_REMOTE_STORAGE"], "http://job:s3cret@127.0.0.1:4242/-/ccache");
         assert!(all["ACTIONS_RUNTIME_TOKEN"].ends_with(".s3cret"));
         assert!(all["NIX_CONFIG"].contains("extra-trusted-public-keys = main-1:abc"));
-        assert!(!environment(relay, "s3cret", &[], false).contains_key("ACTIONS_RUNTIME_TOKEN"));
+        assert!(!environment(relay, "s3cret", &[], true).contains_key("ACTIONS_RUNTIME_TOKEN"));
     }
 }

@@ -19,7 +19,8 @@
 mod answers;
 mod environment;
 mod health;
+mod job;
 mod relay;
 
-pub(crate) use environment::{environment, home_files};
-pub use relay::{Counts, Relay, Upstream};
+pub(crate) use job::{CacheRecord, JobCache, line};
+pub use relay::{Counts, Relay, RelayError, Upstream};

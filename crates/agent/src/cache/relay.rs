@@ -18,7 +18,7 @@ use reqwest::Body;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -31,6 +31,8 @@ const SLOWEST: u64 = 1 << 20;
 const PAUSE: Duration = Duration::from_secs(10);
 /// How long a connection to the cache may take.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long one answer may take as a whole.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Between two probes of a cache that was silent.
 const PROBE: Duration = Duration::from_secs(5);
 /// Said of a write that was thrown away.
@@ -81,14 +83,15 @@ struct Shared {
 
 /// A relay that runs; it ends when it is dropped.
 pub struct Relay {
-    address: SocketAddr,
     shared: Arc<Shared>,
-    task: JoinHandle<()>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.task.abort();
+        for task in self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
     }
 }
 
@@ -109,13 +112,10 @@ pub enum RelayError {
 }
 
 impl Relay {
-    /// Starts one. Without [`Relay::connect`] it is an empty cache.
-    pub async fn start(listen: SocketAddr, secret: Secret, options: &HttpOptions) -> Result<Self, RelayError> {
-        let failed = |source| RelayError::Listen { address: listen, source };
-        let options = HttpOptions { connect_timeout: CONNECT, timeout: Duration::from_secs(24 * 3600), ..options.clone() };
+    /// Makes one that listens nowhere yet. Without [`Relay::connect`] it is an empty cache.
+    pub fn new(secret: Secret, options: &HttpOptions) -> Result<Self, ClientError> {
+        let options = HttpOptions { connect_timeout: CONNECT, timeout: LONGEST, ..options.clone() };
         let client = http::build(&options)?;
-        let listener = TcpListener::bind(listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {
             client,
             secret,
@@ -123,13 +123,16 @@ impl Relay {
             health: Health::default(),
             counters: Counters::default(),
         });
-        let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
-        Ok(Self { address, shared, task })
+        Ok(Self { shared, tasks: Mutex::default() })
     }
 
-    /// Where it listens.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    /// Listens here too. Needs the runtime of tokio.
+    pub fn listen(&self, listener: std::net::TcpListener) -> std::io::Result<SocketAddr> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let task = tokio::spawn(accept(TcpListener::from_std(listener)?, Arc::clone(&self.shared)));
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        Ok(address)
     }
 
     /// From now on it passes requests on to this cache.

@@ -122,6 +122,7 @@ impl Farm {
             devices,
             heartbeat_seconds: 1,
             log_cap_bytes,
+            cache: false,
             mask: mask.iter().map(|text| (*text).to_owned()).collect(),
         });
     }

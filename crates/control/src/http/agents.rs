@@ -158,6 +158,7 @@ async fn redeem(State(app): State<App>, Json(request): Json<Redeem>) -> Result<J
         devices: devices.filter_map(|id| farm.devices.get(id)).map(|device| device.facts.clone()).collect(),
         heartbeat_seconds: HEARTBEAT_SECONDS,
         log_cap_bytes: LOG_CAP,
+        cache: app.caching.is_some(),
         mask: vec![request.token],
     }))
 }
