@@ -1,6 +1,6 @@
 //! The life of an agent: lock, redeem, prepare, run, look, upload, finish.
 
-use crate::cache::{self, JobCache};
+use crate::cache::JobCache;
 use crate::clock;
 use crate::disk;
 use crate::error::Error;
@@ -282,7 +282,7 @@ impl Attempt<'_> {
             log.say("[forgeyard] the runner program of the image is too old for its forge (exit code 7): rebuild the image")?;
         }
         if let Some(used) = &used {
-            log.say(&cache::line(used))?;
+            log.say(&format!("[forgeyard] cache: {}", used.text()))?;
         }
         log.close()?;
         let facts = ExitFacts { cache: used, ..self.facts(state, log) };

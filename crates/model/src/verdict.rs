@@ -151,6 +151,19 @@ pub struct CacheFacts {
     pub alone: u64,
 }
 
+impl CacheFacts {
+    /// For logs and pages.
+    pub fn text(&self) -> String {
+        let Self { hits, misses, stored, denied, alone, .. } = self;
+        let mut text =
+            format!("{hits} of {} reads hit, {stored} entries stored, {denied} refused", hits.saturating_add(*misses));
+        if *alone > 0 {
+            text.push_str(&format!("; {alone} requests without the cache, which did not answer"));
+        }
+        text
+    }
+}
+
 /// A figure that a job handed back. Written as a string in decimal so that rows compare exactly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -5,7 +5,7 @@
 //! network has a loopback of its own; the relay then also listens inside it, at a port that is always the same ([`INSIDE`]), and
 //! that is all there is: the job reaches the cache and nothing else.
 
-use super::environment::{environment, home_files};
+use super::environment::Surroundings;
 use super::relay::{Relay, RelayError, Upstream};
 use forgeyard_api::client::HttpOptions;
 use forgeyard_api::client::agent::{AgentClient, Session};
@@ -100,12 +100,22 @@ impl JobCache {
 
     /// What the job is given.
     pub(crate) fn environment(&self, forge_runner: bool) -> BTreeMap<String, String> {
-        environment(self.address(), &self.record.secret, &self.nix_keys, forge_runner)
+        self.surroundings().environment(forge_runner)
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            relay: self.address(),
+            secret: &self.record.secret,
+            scope: None,
+            nix_keys: &self.nix_keys,
+            home: Path::new("/work/home"),
+        }
     }
 
     /// Writes the files of the home folder. Only before the first step: later a job could have put a link there.
     pub(crate) fn write_home(&self, home: &Path) -> std::io::Result<()> {
-        for (name, text) in home_files(self.address(), &self.record.secret) {
+        for (name, text) in self.surroundings().files() {
             let mut options = std::fs::OpenOptions::new();
             options.write(true).create_new(true).mode(0o644);
             match options.open(home.join(name)) {
@@ -191,7 +201,7 @@ async fn ask(
 ) -> Said {
     match client.cache(session).await {
         Ok(access) => {
-            relay.connect(Upstream { address: access.address, token: Secret::new(access.token) });
+            relay.connect(Upstream { address: access.address, token: Some(Secret::new(access.token)) });
             let (scope, reason) = (access.scope, access.reason);
             let facts = CacheFacts { scope: scope.clone(), writes: access.writes, ..CacheFacts::default() };
             *given.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
@@ -203,17 +213,6 @@ async fn ask(
         }
         Err(_) => Said::Again,
     }
-}
-
-/// The line at the end of a log.
-pub(crate) fn line(facts: &CacheFacts) -> String {
-    let reads = facts.hits + facts.misses;
-    let CacheFacts { hits, stored, denied, alone, .. } = facts;
-    let mut text = format!("[forgeyard] cache: {hits} of {reads} reads hit, {stored} entries stored, {denied} refused");
-    if *alone > 0 {
-        text.push_str(&format!("; {alone} requests without the cache, which did not answer"));
-    }
-    text
 }
 
 fn fresh_secret() -> std::io::Result<String> {

@@ -43,8 +43,8 @@ const DISCARDED: &str = "forgeyard-discarded";
 pub struct Upstream {
     /// Its address.
     pub address: String,
-    /// The token.
-    pub token: Secret,
+    /// The token; without one only public scopes are read.
+    pub token: Option<Secret>,
 }
 
 /// What went through a relay.
@@ -215,7 +215,9 @@ fn plain(status: u16, kind: &'static str, body: String) -> Response<Body> {
 
 /// Answers in the place of the cache, after all of the body is read: an answer before that confuses Bazel.
 async fn alone(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, body: Option<Incoming>) -> Response<Body> {
-    shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+    if !path.ends_with("/.sccache_check") {
+        shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+    }
     if let Some(mut body) = body {
         while let Some(Ok(_)) = body.frame().await {}
     }
@@ -243,7 +245,9 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
         return plain(403, "text/plain", "this relay is for another job\n".to_owned());
     }
     let upstream = shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(upstream) = upstream.filter(|_| !shared.health.broken()) else {
+    // sccache reads this before anything else and does not start when the answer is not one; it never is an entry.
+    let first = parts.method == Method::GET && path.ends_with("/.sccache_check");
+    let Some(upstream) = upstream.filter(|_| !shared.health.broken() && !first) else {
         return alone(shared, &parts.method, &path, &parts.headers, Some(body)).await;
     };
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
@@ -251,7 +255,8 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     let mut headers: HeaderMap =
         parts.headers.iter().filter(|(name, _)| passed_on(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
     if !path.starts_with("/-/github/")
-        && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", upstream.token.expose()))
+        && let Some(token) = &upstream.token
+        && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
     {
         value.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, value);
@@ -279,13 +284,12 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
     };
-    shared.health.note(Went::Well);
     count(&shared.counters, &parts.method, &path, &answered);
-    back(answered)
+    back(Arc::clone(shared), answered)
 }
 
 /// What came from the cache, to the job.
-fn back(answered: reqwest::Response) -> Response<Body> {
+fn back(shared: Arc<Shared>, answered: reqwest::Response) -> Response<Body> {
     let status = answered.status();
     let headers: HeaderMap = answered
         .headers()
@@ -293,13 +297,22 @@ fn back(answered: reqwest::Response) -> Response<Body> {
         .filter(|(name, _)| passed_on(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    let pieces = futures::stream::unfold(Some(answered), |answered| async move {
-        let mut answered = answered?;
+    let pieces = futures::stream::unfold(Some((shared, answered)), |state| async move {
+        let (shared, mut answered) = state?;
         match tokio::time::timeout(PAUSE, answered.chunk()).await {
-            Ok(Ok(Some(piece))) => Some((Ok(piece), Some(answered))),
-            Ok(Ok(None)) => None,
-            Ok(Err(error)) => Some((Err(std::io::Error::other(error)), None)),
-            Err(_) => Some((Err(std::io::Error::from(std::io::ErrorKind::TimedOut)), None)),
+            Ok(Ok(Some(piece))) => Some((Ok(piece), Some((shared, answered)))),
+            Ok(Ok(None)) => {
+                shared.health.note(Went::Well);
+                None
+            }
+            Ok(Err(error)) => {
+                trouble(&shared, Went::Error);
+                Some((Err(std::io::Error::other(error)), None))
+            }
+            Err(_) => {
+                trouble(&shared, Went::Silent);
+                Some((Err(std::io::Error::from(std::io::ErrorKind::TimedOut)), None))
+            }
         }
     });
     let mut response = Response::new(Body::wrap_stream(pieces));
@@ -338,7 +351,7 @@ fn trouble(shared: &Arc<Shared>, went: Went) {
             let upstream = shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
             let Some(upstream) = upstream else { return };
             let url = format!("{}/-/nix/nix-cache-info", upstream.address.trim_end_matches('/'));
-            let asked = shared.client.get(url).bearer_auth(upstream.token.expose()).timeout(ANSWER).send().await;
+            let asked = shared.client.get(url).timeout(ANSWER).send().await;
             if asked.is_ok_and(|answered| answered.status().as_u16() < 500) {
                 shared.health.mend();
                 tracing::info!("the build cache answers again");

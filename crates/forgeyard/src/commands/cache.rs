@@ -86,6 +86,9 @@ pub enum CacheCommand {
     /// Serve as the storage helper of ccache 4.13 and later. ccache starts it by itself, through a link called
     /// ccache-storage-forgeyard to this program, and says in CRSH_* variables what to do.
     Crsh,
+    /// Run a command with the cache: sccache, ccache, Bazel, Nix and GitHub's clients find it in their environment. A
+    /// cache that is gone, hangs or fails is an empty one, so the command does not suffer from it.
+    Relay(super::relay::RelayArgs),
     /// Show what the scopes hold and how they are hit.
     Stat(AdminArgs),
     /// Look whether a scope is hit as often as its budget asks for. Ends with 1 and the cause when it is not.
@@ -432,6 +435,7 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             helper::run(settings).await?;
             Ok(ExitCode::SUCCESS)
         }
+        CacheCommand::Relay(args) => super::relay::run(args).await,
         CacheCommand::Stat(args) => {
             let stat: Stat =
                 serde_json::from_str(&args.admin()?.ask(reqwest::Method::GET, "stat", &[]).await?)?;

@@ -10,6 +10,7 @@
 
 #[path = "../chain/mod.rs"]
 mod chain;
+mod cached;
 mod door;
 
 use chain::rows::Rows;
