@@ -257,6 +257,7 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             shape.query("digest", true, Type::String, "Digest that the bytes must have.")
         }
         (Method::Post, agent::FINISH) => Shape::takes(of.one::<agent::Finish>(), json(nothing())),
+        (Method::Get, agent::CACHE) => Shape::gives(json(of.one::<agent::CacheAccess>())),
         (Method::Post, agent::RUNNER_CONFIG) => {
             Shape::takes(of.one::<agent::RunnerConfigRequest>(), json(of.one::<agent::RunnerConfig>()))
         }

@@ -171,6 +171,7 @@ pub const ROUTES: &[Route] = &[
     get(agent::BLOB, Who::Agent, "An input of the job, by digest; ranges are honoured."),
     put(agent::ARTIFACT, Who::Agent, "The bytes of an output, verified against their digest."),
     post(agent::FINISH, Who::Agent, "The end of the attempt."),
+    get(agent::CACHE, Who::Agent, "What the job may do in the build cache, with a token that ends with it."),
     post(agent::RUNNER_CONFIG, Who::Agent, "The configuration of a forge's runner program; waits for it."),
     post(
         agent::RUNNER_TOOK,

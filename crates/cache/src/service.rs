@@ -14,8 +14,10 @@ use crate::making::Making;
 use crate::readers::Readers;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
-use crate::store::{Clock, Limits, Store, StoreError};
+use crate::store::{Clock, Limits, Store, StoreError, Which};
 use crate::watch;
+use forgeyard_model::Timestamp;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -217,6 +219,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     }
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
+        let mut emptied: BTreeMap<ScopePath, Timestamp> = BTreeMap::new();
         let mut maintained = Instant::now();
         let mut noted = maintained;
         let (mut written, mut scrubbed) = (maintained, maintained);
@@ -232,6 +235,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
                 Ok(_) => {}
                 Err(error) => tracing::warn!("keeping the last good authority: {error}"),
             }
+            empty(&kept, &mut emptied);
             if noted.elapsed() > NOTE_EVERY {
                 noted = Instant::now();
                 watch::note(&kept);
@@ -265,6 +269,26 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     }));
     tracing::info!(%address, "the cache listens");
     Ok(Running { address, core, stop, threads })
+}
+
+/// Removes what scopes held that were closed since it was looked last. At a start that is done again: what was closed is not
+/// written any more, or is no longer marked.
+fn empty(core: &Core, done: &mut BTreeMap<ScopePath, Timestamp>) {
+    let authority = core.authority();
+    done.retain(|scope, _| authority.closed().contains_key(scope));
+    for (scope, at) in authority.closed() {
+        if done.get(scope) == Some(at) || !authority.tree().of(scope).is_some_and(|rule| rule.family) {
+            continue;
+        }
+        let which = Which::Scope { scope: scope.to_string(), prefix: String::new() };
+        match core.store.remove_all(&which) {
+            Ok(removed) => {
+                tracing::info!(%scope, removed, "a scope was closed");
+                done.insert(scope.clone(), *at);
+            }
+            Err(error) => tracing::error!(%scope, "removing what a closed scope held: {error}"),
+        }
+    }
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {

@@ -12,6 +12,7 @@
 pub mod app;
 pub mod auth;
 pub mod caches;
+pub mod caching;
 pub mod clock;
 pub mod collector;
 pub mod console;

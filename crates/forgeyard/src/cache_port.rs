@@ -97,7 +97,8 @@ fn scopes(stat: &Stat, reports: Vec<Report>) -> Vec<CacheScope> {
         scopes.entry(counted.scope.clone()).or_default().traffic.push(traffic(counted.clone()));
     }
     for report in reports {
-        scopes.entry(report.scope.clone()).or_default().budget = Some(budget(report));
+        let scope = scopes.entry(report.scope.clone()).or_default();
+        scope.budget = Some(budget(report));
     }
     scopes.into_iter().map(|(name, scope)| CacheScope { scope: name, ..scope }).collect()
 }

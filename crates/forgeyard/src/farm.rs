@@ -10,6 +10,7 @@ use crate::rules::FileRules;
 use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
 use forgeyard_control::caches::Caches;
+use forgeyard_control::caching::Caching;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core;
 use forgeyard_control::forges::Connections;
@@ -57,6 +58,8 @@ pub struct FarmOptions {
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
+    /// The build cache of jobs.
+    pub caching: Option<Arc<dyn Caching>>,
     /// Offer the simulated GPU beside real ones.
     pub simulated_beside_real: bool,
     /// Run a site and the environment service as well.
@@ -159,6 +162,7 @@ pub async fn start(
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
             cache: options.cache,
+            caching: options.caching,
             rules: options.rules,
             started_by: started_by(),
             clock,
@@ -350,6 +354,11 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
             .fix("add [tls], or `public-url` when a proxy speaks TLS")
             .into());
     }
+    let caching = match &file.cache {
+        Some(config) => crate::caching::FarmCaching::open(&folder(&args.data)?, config)?,
+        None => None,
+    };
+    let caching = caching.map(|caching| Arc::new(caching) as Arc<dyn Caching>);
     let options = FarmOptions {
         data: args.data.clone(),
         listen,
@@ -366,6 +375,7 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,
         artifact_limit: file.artifact_limit_mib.unwrap_or(ARTIFACT_LIMIT_MIB) << 20,
+        caching,
         simulated_beside_real: file.simulated_beside_real,
         whole,
     };
@@ -375,8 +385,9 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
     let farm = start(options, recorder()?).await?;
     let cache = match file.cache.clone().filter(|_| whole) {
         Some(config) => {
-            let data = args.data.clone();
-            Some(tokio::task::spawn_blocking(move || crate::commands::cache::start(&data, &config)).await??)
+            let (data, repositories) = (args.data.clone(), file.repositories.clone());
+            let begin = move || crate::commands::cache::start(&data, &config, &repositories);
+            Some(tokio::task::spawn_blocking(begin).await??)
         }
         None => None,
     };

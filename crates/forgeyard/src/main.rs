@@ -4,6 +4,7 @@
 
 mod args;
 mod cache_port;
+mod caching;
 mod commands;
 mod config;
 mod connect;

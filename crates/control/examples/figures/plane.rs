@@ -69,6 +69,7 @@ impl Plane {
             rules: None,
             started_by: "figures".to_owned(),
             artifact_limit: 4 << 30,
+            caching: None,
             clock: Clock::system(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };
@@ -118,6 +119,7 @@ impl Plane {
             secure: false,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 4 << 30,
+            caching: None,
             stop: stop.clone(),
             logins: Arc::default(),
             sources: Arc::default(),

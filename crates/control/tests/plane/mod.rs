@@ -141,6 +141,7 @@ impl Setup {
             rules: self.rules.clone(),
             started_by: "tests".to_owned(),
             artifact_limit: 8 << 20,
+            caching: None,
             clock: self.clock.clone(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };

@@ -77,6 +77,7 @@ impl Rig {
             rules: None,
             started_by: "tests".to_owned(),
             artifact_limit: 1 << 20,
+            caching: None,
             clock,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };

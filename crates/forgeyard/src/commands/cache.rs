@@ -22,6 +22,7 @@ use forgeyard_cache::store::log::Config;
 use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_control::clock::Clock;
 use forgeyard_model::Secret;
+use forgeyard_model::config::RepositoryConfig;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,8 @@ use std::time::Duration;
 
 /// Where the cache listens when nothing else is said.
 pub const ADDRESS: &str = "127.0.0.1:8420";
-const KEY: &str = "farm";
+/// Id of the key that signs tokens.
+pub const KEY: &str = "farm";
 
 /// Folder and configuration.
 #[derive(Args, Clone)]
@@ -85,6 +87,9 @@ pub enum CacheCommand {
     /// Serve as the storage helper of ccache 4.13 and later. ccache starts it by itself, through a link called
     /// ccache-storage-forgeyard to this program, and says in CRSH_* variables what to do.
     Crsh,
+    /// Run a command with the cache: sccache, ccache, Bazel, Nix and GitHub's clients find it in their environment. A
+    /// cache that is gone, hangs or fails is an empty one, so the command does not suffer from it.
+    Relay(super::relay::RelayArgs),
     /// Show what the scopes hold and how they are hit.
     Stat(AdminArgs),
     /// Look whether a scope is hit as often as its budget asks for. Ends with 1 and the cause when it is not.
@@ -167,7 +172,7 @@ fn folder(data: &Path) -> PathBuf {
 }
 
 /// The key that signs tokens; made at the first start.
-fn signing_key(data: &Path) -> Result<SigningKey> {
+pub fn signing_key(data: &Path) -> Result<SigningKey> {
     let path = folder(data).join("token.key");
     if !path.exists() {
         fs_err::create_dir_all(folder(data))?;
@@ -185,21 +190,30 @@ fn signing_key(data: &Path) -> Result<SigningKey> {
     Ok(SigningKey::from_bytes(&seed))
 }
 
-/// Changes the authority's file as a whole.
-fn change_authority(data: &Path, change: impl FnOnce(&mut Snapshot)) -> Result<PathBuf> {
+/// Changes the authority's file as a whole, where the change says that there is one. Others who change it wait meanwhile.
+pub fn change_authority(
+    data: &Path,
+    change: impl FnOnce(&mut Snapshot) -> Result<bool>,
+) -> Result<(PathBuf, Snapshot)> {
+    fs_err::create_dir_all(folder(data))?;
     let path = folder(data).join("authority.json");
-    let mut snapshot: Snapshot = match fs_err::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
+    let guard = std::fs::File::create(path.with_extension("lock"))?;
+    guard.lock()?;
+    let known = fs_err::read(&path);
+    let mut snapshot: Snapshot = match &known {
+        Ok(bytes) => serde_json::from_slice(bytes)
             .with_context(|| Wrong::new(format!("{} cannot be read", path.display())))?,
         Err(_) => Snapshot::default(),
     };
-    change(&mut snapshot);
-    forgeyard_cache::authority::Authority::new(snapshot.clone())
+    if !change(&mut snapshot)? && known.is_ok() {
+        return Ok((path, snapshot));
+    }
+    Authority::new(snapshot.clone())
         .map_err(|error| Wrong::new(error.to_string()).fix("correct [cache] in the configuration"))?;
     let beside = path.with_extension("json.new");
     fs_err::write(&beside, serde_json::to_vec_pretty(&snapshot)?)?;
     fs_err::rename(&beside, &path)?;
-    Ok(path)
+    Ok((path, snapshot))
 }
 
 /// The scopes as configured, with files that are found from anywhere.
@@ -232,14 +246,15 @@ fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
 }
 
 /// Starts the cache as configured. Blocks while the index is read.
-pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
+pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig]) -> Result<Running> {
     let key = signing_key(data)?;
     let public = forgeyard_cache::authority::public_text(&key.verifying_key());
-    let scopes = scopes(config)?;
-    let authority = change_authority(data, |snapshot| {
+    let scopes = crate::caching::rules(scopes(config)?, config, repositories)?;
+    let (authority, _) = change_authority(data, |snapshot| {
         snapshot.keys.insert(KEY.to_owned(), public);
         snapshot.scopes = scopes;
         snapshot.issuers = config.issuers.clone();
+        Ok(true)
     })?;
     let listen = match config.listen {
         Some(listen) => listen,
@@ -420,9 +435,9 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
         CacheCommand::Run(place) => {
             crate::farm::logging("info");
             let file = FileConfig::read(place.config.as_deref())?;
-            let config = file.cache.unwrap_or_default();
+            let (config, repositories) = (file.cache.unwrap_or_default(), file.repositories);
             let data = crate::farm::folder(&place.data)?;
-            let running = tokio::task::spawn_blocking(move || start(&data, &config)).await??;
+            let running = tokio::task::spawn_blocking(move || start(&data, &config, &repositories)).await??;
             crate::farm::wait_for_signal().await;
             tokio::task::spawn_blocking(move || running.stop()).await??;
             Ok(ExitCode::SUCCESS)
@@ -444,7 +459,9 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
                 if all {
                     snapshot.epoch += 1;
                     snapshot.revoked.clear();
+                    snapshot.ends.clear();
                 }
+                Ok(true)
             })?;
             Ok(ExitCode::SUCCESS)
         }
@@ -459,6 +476,7 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             helper::run(settings).await?;
             Ok(ExitCode::SUCCESS)
         }
+        CacheCommand::Relay(args) => super::relay::run(args).await,
         CacheCommand::Stat(args) => {
             let stat: Stat =
                 serde_json::from_str(&args.admin()?.ask(reqwest::Method::GET, "stat", &[]).await?)?;

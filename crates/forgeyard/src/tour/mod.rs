@@ -190,6 +190,7 @@ impl Tour {
                 forges: Default::default(),
                 webhook_secret: Some(secret.clone()),
                 artifact_limit: 4 << 30,
+                caching: None,
                 simulated_beside_real: false,
                 whole: true,
             },
