@@ -119,6 +119,7 @@ impl Plane {
             secure: false,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 4 << 30,
+            cache: Default::default(),
             caching: None,
             stop: stop.clone(),
             logins: Arc::default(),
