@@ -10,6 +10,7 @@
 #![allow(dead_code, reason = "each user takes its part")]
 
 pub mod answers;
+pub mod caches;
 pub mod chain;
 pub mod rows;
 pub mod work;

@@ -135,6 +135,8 @@ impl Plane {
             secure: false,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 1 << 20,
+            cache: Default::default(),
+            caching: None,
             stop: stop.clone(),
             logins: Arc::default(),
             sources: Arc::default(),
