@@ -370,11 +370,16 @@ impl Task {
     /// Shows readers what is stored now.
     fn publish(&mut self, commits: Vec<Commit>) {
         let mut changed = Vec::new();
+        // Texts of keys are made only for whoever listens.
+        let heard = self.changes.receiver_count() > 0;
         {
             let mut replica = self.replica.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             for commit in commits {
                 for row in commit.rows {
-                    changed.push(Change { kind: row.kind(), key: row.key(), pipeline: pipeline_of(&row) });
+                    if heard {
+                        let pipeline = pipeline_of(&row);
+                        changed.push(Change { kind: row.kind(), key: row.key(), pipeline });
+                    }
                     replica.set(row);
                 }
                 for demand in commit.retired {

@@ -55,6 +55,10 @@ struct State {
     /// Largest fence of each job.
     fences: HashMap<String, u32>,
     journal: Vec<JournalEntry>,
+    /// Position and time of the newest entry of the journal.
+    last: (u64, Timestamp),
+    /// Whether the journal and usage facts are checked and not kept.
+    forgets: bool,
     events: Vec<EventRecord>,
     event_places: HashMap<EventId, usize>,
     usage: Vec<UsageFact>,
@@ -67,6 +71,14 @@ impl Twin {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty one that checks the journal and usage facts and does not keep them, for simulations that are too long to hold
+    /// all of it in memory.
+    pub fn forgetful() -> Self {
+        let twin = Self::default();
+        twin.lock().forgets = true;
+        twin
     }
 
     /// Sets the clock of the database.
@@ -173,12 +185,15 @@ impl State {
         self.claims.extend(claimed);
         self.fences.extend(fences);
         for commit in &batch.commits {
-            self.journal.push(commit.journal.clone());
+            self.last = (commit.journal.seq, commit.journal.at);
+            if !self.forgets {
+                self.journal.push(commit.journal.clone());
+                self.usage.extend(commit.usage.iter().cloned());
+            }
             for event in &commit.events {
                 self.event_places.insert(event.id, self.events.len());
                 self.events.push(event.clone());
             }
-            self.usage.extend(commit.usage.iter().cloned());
         }
         for (guid, body) in &batch.bodies {
             self.bodies.entry(guid.clone()).or_insert_with(|| body.clone());
@@ -187,7 +202,7 @@ impl State {
     }
 
     fn check_past(&self, batch: &Batch, first: Option<u64>) -> Result<(), Error> {
-        let last = self.journal.last().map_or(0, |entry| entry.seq);
+        let last = self.last.0;
         match first {
             Some(first) if first > last + 1 => return Err(constraint(JOURNAL_GAPLESS)),
             Some(first) if first <= last => return Err(constraint("journal_seq_unique")),
@@ -397,12 +412,11 @@ impl State {
         past.sort();
         let excess = past.len().saturating_sub(count(keep.numbers));
         let numbers = past.into_iter().skip(excess).map(|(_, forge, job)| (forge, job)).collect();
-        let last = self.journal.last();
         Snapshot {
             rows,
             numbers,
-            last_seq: last.map_or(0, |entry| entry.seq),
-            last_at: last.map_or(Timestamp::default(), |entry| entry.at),
+            last_seq: self.last.0,
+            last_at: self.last.1,
             epoch: self.epoch,
         }
     }

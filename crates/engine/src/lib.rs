@@ -27,6 +27,7 @@ pub mod plan;
 pub mod pools;
 pub mod queue;
 pub mod release;
+mod same_place;
 pub mod sites;
 pub mod spec;
 pub mod test_jobs;

@@ -157,16 +157,16 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     for queue::order::Placed { job: id, .. } in queue::order::order(tx.farm(), tx.config(), tx.now()) {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
-        if let Err(reason) = queue::caps::check(farm, tx.config(), job.account.as_ref()) {
-            if !waits_for(job, &reason) {
-                let job = job.clone();
+        if let Some(cap) = queue::caps::reached(farm, tx.config(), job.account.as_ref()) {
+            if job.waiting.as_ref().is_none_or(|known| known.code != cap.code()) {
+                let (job, reason) = (job.clone(), cap.explain(farm, tx.config(), job.account.as_ref()));
                 wait(tx, job, reason);
             }
             continue;
         }
         if let Err(reason) = lanes.lets(farm, tx.config(), job, tx.now()) {
-            if !waits_for(job, &reason) {
-                let job = job.clone();
+            if !waits_for(job, reason) {
+                let (job, reason) = (job.clone(), reason.clone());
                 wait(tx, job, reason);
             }
             continue;
