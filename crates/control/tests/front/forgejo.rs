@@ -2,6 +2,7 @@
 
 use crate::lab::Lab;
 use crate::plane::eventually;
+use forgeyard_forges::twin::ForgejoProgram;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_of_a_forgejo_gets_a_machine_that_takes_it_and_no_other() {
@@ -20,10 +21,9 @@ async fn a_job_of_a_forgejo_gets_a_machine_that_takes_it_and_no_other() {
     assert_eq!((one.url.as_str(), one.handle.is_some()), (lab.twin.base(), true));
     machine.begins().await;
     // An older job with the same label waits; the handle passes it by.
-    let took = lab
-        .twin
-        .with(|state| state.one_job(&one.uuid, one.token.expose(), &one.labels, one.handle.as_deref()));
-    assert_eq!(took, Ok(job));
+    let mut program = ForgejoProgram::new(one);
+    let task = program.fetch().await.unwrap().unwrap();
+    assert_eq!(lab.twin.with(|state| state.tasks[&task.id].job), job);
     let taker = lab.until(job, &["running"]).await.taken_by.unwrap();
     assert_eq!(taker.runner, Some(machine.runner), "the machine that has it is known");
     // Both jobs are of one commit: its one status says what is known of both, with the reason, and is not repeated.
@@ -36,7 +36,7 @@ async fn a_job_of_a_forgejo_gets_a_machine_that_takes_it_and_no_other() {
     assert!(told.3.contains("jobs") && told.3.chars().count() <= 255, "{told:?}");
     let texts: Vec<_> = lab.twin.with(|state| state.statuses.clone());
     assert!(texts.windows(2).all(|two| two[0] != two[1]), "{texts:?}");
-    lab.twin.with(|state| state.end(job, "success"));
+    program.update(&task, "RESULT_SUCCESS").await.unwrap();
     let ended = lab.until(job, &["ended"]).await;
     assert_eq!(ended.conclusion.as_deref(), Some("success"));
     assert_eq!(lab.twin.with(|state| state.runners.len()), 0);
