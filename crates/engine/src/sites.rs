@@ -2,7 +2,7 @@
 
 use crate::ending::{self, lost};
 use crate::lifecycle::{DeviceEvent, LeaseEvent, RunnerEvent};
-use crate::pools::warm;
+use crate::pools::{self, warm};
 use crate::tx::Tx;
 use forgeyard_model::device::{Device, DeviceFacts, DeviceState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
@@ -178,7 +178,10 @@ fn machine_seen(tx: &mut Tx<'_>, id: RunnerId, seen: &ObservedState, generation:
                 lose_attempt(tx, &runner, "runner.vanished", "its machine vanished", RetryPolicy::R1)?;
             }
             let runner = tx.runner(id)?;
-            tx.move_runner(runner, RunnerEvent::RunnerDeleted, RunnerState::Deleted)
+            tx.move_runner(runner, RunnerEvent::RunnerDeleted, RunnerState::Deleted)?;
+            let runner = tx.runner(id)?;
+            pools::launch::given_back(tx, &runner);
+            Ok(())
         }
         (RunnerState::Draining | RunnerState::Failed { .. }, _) => {
             tx.move_runner(runner, RunnerEvent::RunnerDeleting, RunnerState::Deleting)
