@@ -98,7 +98,7 @@ impl Sites {
             if over || machine.gone() {
                 return;
             }
-            let beat = Heartbeat { fence, step: Some("runner".to_owned()) };
+            let beat = Heartbeat { fence, step: Some("runner".to_owned()), quiet_seconds: None };
             let said: Result<serde_json::Value, _> = self.call(&machine, &path, Some(&session), &beat).await;
             if said.is_err() {
                 // Superseded: the supervisor ends the program.
@@ -138,13 +138,11 @@ impl Sites {
             // As a real site has it: a set is fetched when there is a newer one.
             if fetched.as_ref().is_none_or(|set| (set.epoch, set.generation) != (epoch, generation)) {
                 // A token is of use only to who makes the machine.
-                let new = |runner, token: &dyn Fn() -> String| {
+                let new = |runner: &RunnerId, token: &dyn Fn() -> String| {
                     if machines.contains_key(runner) { String::new() } else { token() }
                 };
                 let set = desired(&app.core.read(), id, |of| match of {
-                    TokenOf::Attempt(attempt) => {
-                        new(&attempt.runner, &|| app.keys.attempt_token(attempt))
-                    }
+                    TokenOf::Attempt(attempt) => new(&attempt.runner, &|| app.keys.attempt_token(attempt)),
                     TokenOf::Runner(runner) => new(&runner.id, &|| app.keys.runner_token(runner)),
                 });
                 fetched = set;
@@ -182,9 +180,10 @@ impl Sites {
                 let lease = lease.lease;
                 leases.insert(lease, ObservedLease::Released { lease, sick: Vec::new() });
             }
-            let farm = app.core.read();
-            leases.retain(|lease, _| farm.index.live_leases.contains(&(id, *lease)));
-            drop(farm);
+            {
+                let farm = app.core.read();
+                leases.retain(|lease, _| farm.index.live_leases.contains(&(id, *lease)));
+            }
             let report = SiteReport {
                 epoch: set.epoch,
                 generation: set.generation,
@@ -275,7 +274,8 @@ impl Sites {
         let path = |template: &str| template.replace("{attempt}", &redeemed.attempt.to_string());
         let session = Some(redeemed.session.as_str());
         let fence = redeemed.fence;
-        let beat = |step: Option<&str>| Heartbeat { fence, step: step.map(str::to_owned) };
+        let beat =
+            |step: Option<&str>| Heartbeat { fence, step: step.map(str::to_owned), quiet_seconds: None };
         let _: serde_json::Value = self.call(machine, &path(HEARTBEAT), session, &beat(None)).await.ok()?;
         let mut waited = Duration::ZERO;
         let config: RunnerConfig = loop {
