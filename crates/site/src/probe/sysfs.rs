@@ -203,6 +203,40 @@ mod tests {
         );
     }
 
+    /// What a real kernel makes of an emulated machine (`scripts/iommu-guest.sh`): display adapters stand in for GPUs. The two on a
+    /// conventional bus are a pair; one brings its sound function along; three stand alone, two of them behind one switch.
+    #[test]
+    fn groups_of_a_real_kernel_are_read_and_two_on_one_bus_are_a_pair() {
+        let root = tempfile::tempdir().unwrap();
+        let listed = include_str!("../../tests/fixtures/iommu-guest.txt");
+        let mut displays = Vec::new();
+        for line in listed.lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [address, class, group, driver] = fields.as_slice() else { panic!("{line}") };
+            let class = u32::from_str_radix(class.trim_start_matches("0x"), 16).unwrap();
+            function(root.path(), address, class, group.parse().ok(), Some(*driver).filter(|name| *name != "-"));
+            if class >> 16 == 0x03 {
+                displays.push(DeviceFacts { key: format!("pci:{address}"), ..facts() });
+            }
+        }
+        let found: Vec<DeviceFacts> =
+            displays.into_iter().map(|facts| complete(root.path(), facts).unwrap()).collect();
+        let of: Vec<&DeviceFacts> = found.iter().collect();
+        let units = forgeyard_engine::groups::units(&of);
+        assert!(units.iter().all(|unit| unit.trouble.is_none()), "{units:?}");
+        let told: Vec<String> = units.iter().map(|unit| forgeyard_engine::groups::members(unit, &of)).collect();
+        assert_eq!(
+            told,
+            [
+                "IOMMU group 6: pci:0000:01:00.0",
+                "IOMMU group 8: pci:0000:04:00.0",
+                "IOMMU group 9: pci:0000:05:00.0",
+                "IOMMU group 10: pci:0000:06:00.0, 0000:06:00.1",
+                "IOMMU group 11: pci:0000:08:01.0, pci:0000:08:02.0",
+            ]
+        );
+    }
+
     /// Public report: kata-containers 13430. A mask for bridges takes an NVSwitch for one.
     #[test]
     fn nvswitch_is_no_bridge_kata_13430() {
