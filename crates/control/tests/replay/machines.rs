@@ -98,7 +98,7 @@ impl Sites {
             if over || machine.gone() {
                 return;
             }
-            let beat = Heartbeat { fence, step: Some("runner".to_owned()) };
+            let beat = Heartbeat { fence, step: Some("runner".to_owned()), quiet_seconds: None };
             let said: Result<serde_json::Value, _> = self.call(&machine, &path, Some(&session), &beat).await;
             if said.is_err() {
                 // Superseded: the supervisor ends the program.
@@ -273,7 +273,8 @@ impl Sites {
         let path = |template: &str| template.replace("{attempt}", &redeemed.attempt.to_string());
         let session = Some(redeemed.session.as_str());
         let fence = redeemed.fence;
-        let beat = |step: Option<&str>| Heartbeat { fence, step: step.map(str::to_owned) };
+        let beat =
+            |step: Option<&str>| Heartbeat { fence, step: step.map(str::to_owned), quiet_seconds: None };
         let _: serde_json::Value = self.call(machine, &path(HEARTBEAT), session, &beat(None)).await.ok()?;
         let mut waited = Duration::ZERO;
         let config: RunnerConfig = loop {

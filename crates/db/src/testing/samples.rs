@@ -26,6 +26,7 @@ use forgeyard_model::rules::Money;
 use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::site::{HostFacts, Site};
 use forgeyard_model::verdict::{Outcome, RetryPolicy, Verdict};
+use forgeyard_model::who::ForgeId;
 use forgeyard_model::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -148,6 +149,7 @@ impl Samples {
             amount: u64::MAX,
             subject: "att_x".to_owned(),
             repository: 7,
+            forge: Some(parsed("lab.git")),
             at: journal.at,
         };
         Commit { journal, rows, events, usage: vec![usage], retired: Vec::new() }
@@ -562,7 +564,9 @@ impl Samples {
             created_at: self.at(),
             expires_at: number.is_multiple_of(2).then(|| self.at()),
             revoked_at: None,
-            repositories: (1..number % 3).collect(),
+            repositories: (1..number % 3)
+                .map(|id| ForgeId { forge: (id % 2 == 1).then(|| parsed("lab.git")), id })
+                .collect(),
             forge_roles: (0..number % 3).map(|id| (u64::MAX - id, AWKWARD.to_owned())).collect(),
             generation: 1,
         }
