@@ -6,6 +6,7 @@
 //! reported as such.
 
 use crate::bundle;
+use crate::cache::JobCache;
 use crate::clock;
 use crate::container::{Container, Exit, Status};
 use crate::device;
@@ -48,6 +49,8 @@ pub(crate) struct Steps<'a> {
     pub(crate) quiet: &'a watch::Sender<Option<Instant>>,
     /// The second gate, when the one step is the runner program of a forge.
     pub(crate) gate: Option<Gate>,
+    /// The way to the build cache, when there is one.
+    pub(crate) cache: Option<&'a mut JobCache>,
     /// Lines of ours that wait for the end of a line of the job.
     pub(crate) waiting: Vec<String>,
 }
@@ -154,11 +157,13 @@ impl Steps<'_> {
         let status = if fresh { Status::Absent } else { container.status().await? };
         match status {
             Status::Running | Status::Stopped => {
+                self.show_cache(container).await;
                 return Ok(container.monitored() || container.exit().is_some());
             }
             // The monitor died between making and starting: nothing of the job has run, so it is made anew.
             Status::Created if !container.monitored() => container.delete().await,
             Status::Created => {
+                self.show_cache(container).await;
                 container.start().await?;
                 return Ok(true);
             }
@@ -180,8 +185,17 @@ impl Steps<'_> {
         }
         container.prepare(&config)?;
         container.create().await?;
+        self.show_cache(container).await;
         container.start().await?;
         Ok(true)
+    }
+
+    /// Lets the container reach the build cache. A job without it is slow and not wrong.
+    async fn show_cache(&mut self, container: &Container<'_>) {
+        let (Some(cache), Some(pid)) = (&self.cache, container.process()) else { return };
+        if let Err(error) = cache.enter(pid).await {
+            self.waiting.push(format!("[forgeyard] cache: this step cannot reach it: {error}"));
+        }
     }
 
     /// Follows the running container to its end, whoever ends it.
@@ -287,7 +301,13 @@ impl Steps<'_> {
                     job.key, job.repository.name, job.run, job.run_attempt
                 ));
             }
-            Event::Told(word) => self.waiting.extend(answer::lines(&word)),
+            Event::Told(word) => {
+                // Only now is it known whose work this is. The hook reads its answer after the next look.
+                if let (Word::Allowed { .. }, Some(cache)) = (&word, &mut self.cache) {
+                    self.waiting.push(cache.connect().await);
+                }
+                self.waiting.extend(answer::lines(&word));
+            }
         }
         Ok(())
     }

@@ -485,6 +485,7 @@ fn a_machine_that_waits_holds_its_device_and_gives_it_to_its_job() {
         memory_mib: 1024,
         compute_capability: 0,
         iommu_group: None,
+        moves_with: Vec::new(),
         numa_node: None,
         nodes: Vec::new(),
     };
