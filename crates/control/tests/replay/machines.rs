@@ -138,7 +138,7 @@ impl Sites {
             // As a real site has it: a set is fetched when there is a newer one.
             if fetched.as_ref().is_none_or(|set| (set.epoch, set.generation) != (epoch, generation)) {
                 // A token is of use only to who makes the machine.
-                let new = |runner, token: &dyn Fn() -> String| {
+                let new = |runner: &RunnerId, token: &dyn Fn() -> String| {
                     if machines.contains_key(runner) { String::new() } else { token() }
                 };
                 let set = desired(&app.core.read(), id, |of| match of {
