@@ -180,9 +180,10 @@ impl Sites {
                 let lease = lease.lease;
                 leases.insert(lease, ObservedLease::Released { lease, sick: Vec::new() });
             }
-            let farm = app.core.read();
-            leases.retain(|lease, _| farm.index.live_leases.contains(&(id, *lease)));
-            drop(farm);
+            {
+                let farm = app.core.read();
+                leases.retain(|lease, _| farm.index.live_leases.contains(&(id, *lease)));
+            }
             let report = SiteReport {
                 epoch: set.epoch,
                 generation: set.generation,

@@ -208,7 +208,7 @@ fn deliveries_keep_the_minute_and_come_before_what_people_read() {
     let content = Spending { cost: Cost::Content, route: "checks", ..call(Urgency::Now) };
     let again = Spending { cost: Cost::Delivery, route: "redeliver", ..call(Urgency::Background) };
     let mut budget = Budget::new(Pace::GITHUB);
-    let mut send = |budget: &mut Budget, what: &Spending, second| {
+    let send = |budget: &mut Budget, what: &Spending, second| {
         let mut sent = 0;
         while budget.ask(at(second), what) == Advice::Go {
             budget.sent(at(second), what);
