@@ -13,9 +13,9 @@ use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::plan::PipelineFile;
 use forgeyard_model::principal::Role;
 use forgeyard_model::runner::Runner;
-use forgeyard_model::{Explanation, PipelineId, Timestamp};
+use forgeyard_model::who::{ForgeId, Ids};
+use forgeyard_model::{Explanation, ForgeName, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// A pipeline with all that belongs to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -84,6 +84,8 @@ pub struct QueueRow {
     /// Numeric id of its repository; 0 for work that a person handed in.
     #[serde(default)]
     pub repository_id: u64,
+    /// The forge of its repository.
+    pub forge: ForgeName,
     /// State.
     pub state: String,
     /// The commit whose approval would let it in, when one would.
@@ -211,9 +213,11 @@ pub struct TokenRequest {
     pub role: Role,
     /// Ends after this many seconds; absent = never.
     pub expires_in_seconds: Option<u64>,
-    /// Repositories, by numeric id, that its role is limited to; empty = the whole farm.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub repositories: BTreeSet<u64>,
+    /// Repositories that its role is limited to; empty = the whole farm. `"lab:7"` is number 7 of the forge `lab`; a number
+    /// alone is of the home forge.
+    #[serde(default, skip_serializing_if = "Ids::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub repositories: Ids,
 }
 
 /// A new API token. Shown once.
@@ -238,9 +242,11 @@ pub struct TokenView {
     /// When it was revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-    /// Repositories, by numeric id, that its role is limited to; empty = the whole farm.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub repositories: BTreeSet<u64>,
+    /// Repositories that its role is limited to; empty = the whole farm. `"lab:7"` is number 7 of the forge `lab`; a number
+    /// alone is of the home forge.
+    #[serde(default, skip_serializing_if = "Ids::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub repositories: Ids,
 }
 
 /// What the farm is set up with. Neither access nor the addresses that sources are fetched from are part of it.
@@ -412,8 +418,10 @@ pub struct DrainRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AccessQuestion {
-    /// Numeric id of the repository.
-    pub repository: u64,
+    /// The repository: its number, or `"lab:7"` for number 7 of the forge `lab`. A number alone is of the home forge, and
+    /// where that has none of it, of the one forge that does.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub repository: ForgeId,
     /// Numeric id of the person.
     pub person: u64,
     /// Class of the event.

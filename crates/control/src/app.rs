@@ -91,13 +91,17 @@ impl App {
         named.chain(FIRST_FORGE.parse()).collect()
     }
 
-    /// Names of the forges whose webhooks are understood, as addresses spell them. A Forgejo is polled instead.
+    /// Names of the forges whose webhooks are understood, as addresses spell them. A Forgejo is polled, and is named where
+    /// its webhooks can be believed.
     pub fn hook_names(&self) -> Vec<String> {
         let config = self.config();
         let of_repositories = config.repositories.iter().map(|repository| &repository.forge);
         let connected = self.forges.iter().map(|connection| connection.forge());
         let all: BTreeSet<&ForgeName> =
             connected.chain(of_repositories).filter(|name| self.forges.forgejo(name).is_none()).collect();
+        let trusted = |name: &&ForgeName| !self.forges.webhook_secrets(name).is_empty();
+        let all: BTreeSet<&ForgeName> =
+            all.into_iter().chain(self.forges.forgejos().map(|(name, _)| name).filter(trusted)).collect();
         match all.is_empty() {
             true => vec![FIRST_FORGE.to_owned()],
             false => all.into_iter().map(ToString::to_string).collect(),

@@ -12,10 +12,12 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
+use forgeyard_api::people::QueueRow;
 use forgeyard_engine::gate::standing;
 use forgeyard_model::access::HOME;
 use forgeyard_model::approval::{Approver, elsewhere};
-use forgeyard_model::forge::Person;
+use forgeyard_model::config::RepositoryConfig;
+use forgeyard_model::forge::{Person, Repository};
 use forgeyard_model::principal::{Principal, PrincipalKind, Role, Standing};
 use forgeyard_model::site::Site;
 use forgeyard_model::{Digest, ForgeName, Id as _, PrincipalId};
@@ -41,6 +43,30 @@ pub struct Caller {
     pub forge_roles: BTreeMap<u64, String>,
     /// The session cookie, when there is one: its forms must carry the token that belongs to it.
     pub cookie: Option<String>,
+}
+
+/// What belongs to a repository, which is a number at a forge.
+pub trait Placed {
+    /// The forge, and the number there; 0 is work that a person handed in.
+    fn place(&self) -> (&ForgeName, u64);
+}
+
+impl Placed for Repository {
+    fn place(&self) -> (&ForgeName, u64) {
+        (&self.forge, self.id)
+    }
+}
+
+impl Placed for RepositoryConfig {
+    fn place(&self) -> (&ForgeName, u64) {
+        (&self.forge, self.id)
+    }
+}
+
+impl Placed for QueueRow {
+    fn place(&self) -> (&ForgeName, u64) {
+        (&self.forge, self.repository_id)
+    }
 }
 
 /// Somebody with a role anywhere. The handler asks where.
@@ -78,28 +104,41 @@ impl Caller {
         Err(self.too_low(role, self.standing.farm, ""))
     }
 
-    /// Refuses callers below this role in a repository; 0 is work that a person handed in, which is the whole farm's.
-    pub fn need_in(&self, repository: u64, role: Role) -> Result<(), HttpError> {
-        let has = self.standing.role_in(repository);
+    /// Its role in a repository.
+    pub fn role_in(&self, repository: &impl Placed) -> Option<Role> {
+        let (forge, id) = repository.place();
+        self.standing.role_in(forge, id)
+    }
+
+    /// Refuses callers below this role in a repository; work that a person handed in is the whole farm's.
+    pub fn need_in(&self, repository: &impl Placed, role: Role) -> Result<(), HttpError> {
+        let has = self.role_in(repository);
         if has >= Some(role) {
             return Ok(());
         }
-        let place = if repository == 0 { String::new() } else { format!(" in repository {repository}") };
+        let place = match repository.place() {
+            (_, 0) => String::new(),
+            (forge, id) => format!(" in repository {id} of {forge}"),
+        };
         Err(self.too_low(role, has, &place))
     }
 
     /// Whether what belongs to a repository is shown.
-    pub fn sees(&self, repository: u64) -> bool {
-        self.standing.role_in(repository).is_some()
+    pub fn sees(&self, repository: &impl Placed) -> bool {
+        self.role_in(repository).is_some()
     }
 
     /// Who this is when it judges a head of a repository.
-    pub fn approver(&self, app: &App, repository: u64) -> Approver {
+    pub fn approver(&self, app: &App, repository: &impl Placed) -> Approver {
         match self.principal.kind {
             PrincipalKind::Person { id, ref forge } => {
                 let person = Person { id, login: self.principal.name.clone() };
-                let at_forge = self.forge_roles.get(&repository);
-                let role = at_forge.and_then(|name| app.config().access.forge_roles.get(name).copied());
+                let config = app.config();
+                // What was read at sign-in was read at the person's own forge.
+                let (at, number) = repository.place();
+                let own = config.access.forge_of(forge.as_ref()).is_some_and(|own| own == *at);
+                let at_forge = self.forge_roles.get(&number).filter(|_| own);
+                let role = at_forge.and_then(|name| config.access.forge_roles.get(name).copied());
                 Approver { person, forge: forge.clone(), token: None, role }
             }
             _ => Approver {
@@ -183,8 +222,14 @@ pub fn known(app: &App, digest: &Digest) -> Result<Caller, HttpError> {
             Standing { farm: Some(role), repositories: BTreeMap::new() }
         }
         PrincipalKind::Token { role } => {
-            let repositories = token.repositories.iter().map(|id| (*id, role)).collect();
-            Standing { farm: None, repositories }
+            let config = app.config();
+            let mut standing = Standing::default();
+            for known in &token.repositories {
+                if let Some(forge) = config.access.forge_of(known.forge.as_ref()) {
+                    standing.raise(&forge, known.id, role);
+                }
+            }
+            standing
         }
         PrincipalKind::Person { id, ref forge } => {
             let config = app.config();

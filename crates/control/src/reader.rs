@@ -6,7 +6,7 @@ use crate::core::farm;
 use forgeyard_formats::webhook;
 use forgeyard_model::forge::Meaning;
 use forgeyard_model::input::Input;
-use forgeyard_model::{Explanation, delivery};
+use forgeyard_model::{Explanation, ForgeName, delivery};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +46,9 @@ async fn read(app: &App, guid: &str) -> bool {
         }
     };
     let meaning = match (body, delivery::forge_of(guid).parse()) {
+        (Some(body), Ok(forge)) if app.forges.forgejo(&forge).is_some() => {
+            of_forgejo(app, &forge, &event, &body)
+        }
         (Some(body), Ok(forge)) => webhook::read(&forge, &event, &body),
         _ => Err(Explanation::new("delivery.no_body", "the stored body is missing")),
     };
@@ -71,4 +74,20 @@ async fn read(app: &App, guid: &str) -> bool {
             false
         }
     }
+}
+
+/// What a webhook of a Forgejo means. One that speaks of jobs only has the list of jobs asked for now: that list says more, and
+/// in numbers that tell attempts apart.
+fn of_forgejo(app: &App, forge: &ForgeName, event: &str, body: &[u8]) -> Result<Meaning, Explanation> {
+    let Some(repository) = webhook::forgejo::jobs_changed(event, body)? else {
+        return webhook::read(forge, event, body);
+    };
+    let ours = crate::demand::poll::wanted(app, forge).contains_key(&repository);
+    let reason = if ours {
+        app.sources.hurry(forge);
+        format!("`{event}`: the list of jobs is asked for")
+    } else {
+        format!("`{event}`: repository {repository} has no grant here")
+    };
+    Ok(Meaning::Nothing { reason })
 }

@@ -141,6 +141,7 @@ pub fn queue(seen: &Foresight<'_>, most: usize) -> Vec<QueueRow> {
                 what: job.key.clone(),
                 repository: pipeline.event.repository.name.clone(),
                 repository_id: pipeline.event.repository.id,
+                forge: pipeline.event.repository.forge.clone(),
                 state: job.state.name().to_owned(),
                 approve_head: matches!(job.state, JobState::Held(Hold::Approval { .. }))
                     .then(|| pipeline.event.head_sha.clone()),
@@ -167,6 +168,7 @@ fn demand_row(seen: &Foresight<'_>, demand: &Demand) -> QueueRow {
         what: demand.name.clone(),
         repository: demand.repository.name.clone(),
         repository_id: demand.repository.id,
+        forge: demand.repository.forge.clone(),
         state: demand.state.name().to_owned(),
         approve_head: matches!(demand.state, DemandState::Held { until: None, .. })
             .then(|| demand.head().to_owned()),

@@ -6,6 +6,7 @@ use crate::lifecycle::{AttemptEvent, JobEvent, RunnerEvent};
 use crate::pools;
 use crate::tx::Tx;
 use crate::verdict::{self, Ending};
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
@@ -146,7 +147,12 @@ pub(crate) fn stored(tx: &mut Tx<'_>, id: AttemptId, fence: u32, output: Stored)
         generation: 0,
     };
     tx.event("ArtifactStored", artifact_id, None, "stored", Some(artifact.digest.to_string()));
-    tx.usage("artifact_bytes", artifact.size, artifact_id, pipeline.event.repository.id);
+    tx.usage(
+        "artifact_bytes",
+        artifact.size,
+        artifact_id,
+        Some(&RepositoryKey::of(&pipeline.event.repository)),
+    );
     tx.put(artifact.clone());
     attempt.artifacts.push(artifact_id);
     attempt.heard_at = Some(tx.now());

@@ -62,7 +62,7 @@ pub(crate) fn of_head(tx: &Tx<'_>, repository: &Repository, head_sha: &str) -> O
     let judgement = row(tx, repository, head_sha)?.counts().filter(|judgement| judgement.approve)?;
     let role = match judgement.by.token {
         // A token that was revoked or is over takes its word back.
-        Some(_) => Some(role_of_token(tx, &judgement.by, repository.id)?),
+        Some(_) => Some(role_of_token(tx, &judgement.by, repository)?),
         None => judgement.by.role,
     };
     Some(Approval {
@@ -83,12 +83,13 @@ pub(crate) fn refused(tx: &Tx<'_>, repository: &Repository, head_sha: &str) -> O
     Some(reason.fix("push another commit, or have somebody who may approve look again"))
 }
 
-fn role_of_token(tx: &Tx<'_>, by: &Approver, repository: u64) -> Option<Role> {
+fn role_of_token(tx: &Tx<'_>, by: &Approver, repository: &Repository) -> Option<Role> {
     let id = by.token?;
     let now = tx.now();
     let token = tx.farm().tokens.values().find(|token| token.principal.id == id)?;
     let over = token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now);
-    let covers = token.repositories.is_empty() || token.repositories.contains(&repository);
+    let covers = token.repositories.is_empty()
+        || tx.config().access.holds(&token.repositories, &repository.forge, repository.id);
     match token.principal.kind {
         PrincipalKind::Token { role } if !over && covers => Some(role),
         _ => None,
@@ -146,7 +147,7 @@ fn authorised(
     let known = config.repository(&repository.forge, repository.id);
     let access = access(tx);
     let role = match by.token {
-        Some(_) => role_of_token(tx, by, repository.id),
+        Some(_) => role_of_token(tx, by, repository),
         None => by.role,
     };
     let forge = access.forge_of(by.forge.as_ref());

@@ -18,6 +18,7 @@ use forgeyard_model::demand::{Demand, ScaleSetRequest};
 use forgeyard_model::device::Device;
 use forgeyard_model::effect::PendingEffect;
 use forgeyard_model::environment::Environment;
+use forgeyard_model::forge::Repository;
 use forgeyard_model::job::{Hold, Job, JobState};
 use forgeyard_model::lease::Lease;
 use forgeyard_model::ledger::LedgerRow;
@@ -455,11 +456,11 @@ impl Farm {
         ids.filter_map(|id| self.demands.get(id)).find(|demand| demand.state.owed())
     }
 
-    /// Numeric id of the repository that an owner works for; 0 = none of a forge.
-    pub fn repository_of(&self, owner: Owner) -> u64 {
+    /// The repository that an owner works for; its number is 0 for work that a person handed in.
+    pub fn repository_of(&self, owner: Owner) -> Option<&Repository> {
         match owner {
-            Owner::Pipeline(id) => self.pipelines.get(&id).map_or(0, |pipeline| pipeline.event.repository.id),
-            Owner::Demand(id) => self.demands.get(&id).map_or(0, |demand| demand.repository.id),
+            Owner::Pipeline(id) => self.pipelines.get(&id).map(|pipeline| &pipeline.event.repository),
+            Owner::Demand(id) => self.demands.get(&id).map(|demand| &demand.repository),
         }
     }
 

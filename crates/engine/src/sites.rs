@@ -297,7 +297,7 @@ fn end_lease(
         let held = tx.now().since(lease.claimed_at);
         let micros =
             u64::try_from(held.as_micros()).unwrap_or(u64::MAX).saturating_mul(lease.devices.len() as u64);
-        tx.usage("gpu_micros", micros, lease.runner, 0);
+        tx.usage("gpu_micros", micros, lease.runner, None);
     }
     for id in lease.devices.clone() {
         let device = tx.device(id)?;

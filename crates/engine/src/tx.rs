@@ -5,6 +5,7 @@ use crate::farm::{Entity, Farm};
 use crate::lifecycle::{
     self, AttemptEvent, DemandEvent, DeviceEvent, JobEvent, LeaseEvent, RegistrationEvent, RunnerEvent,
 };
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::attempt::{Attempt, AttemptState};
 use forgeyard_model::commit::{Commit, EventRecord, Row, UsageFact};
 use forgeyard_model::config::FarmConfig;
@@ -167,13 +168,22 @@ impl<'a> Tx<'a> {
     }
 
     /// Writes a usage fact.
-    pub fn usage(&mut self, what: &str, amount: u64, subject: impl ToString, repository: u64) {
+    pub fn usage(
+        &mut self,
+        what: &str,
+        amount: u64,
+        subject: impl ToString,
+        repository: Option<&RepositoryKey>,
+    ) {
         let at = self.ctx.now;
         self.usage.push(UsageFact {
             what: what.to_owned(),
             amount,
             subject: subject.to_string(),
-            repository,
+            repository: repository.map_or(0, |repository| repository.id),
+            forge: repository
+                .filter(|repository| repository.id != 0)
+                .map(|repository| repository.forge.clone()),
             at,
         });
     }

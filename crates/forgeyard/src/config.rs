@@ -308,18 +308,6 @@ fn check(config: &FarmConfig) -> Result<()> {
             ));
         }
     }
-    for (place, repository) in config.repositories.iter().enumerate() {
-        let before = config.repositories.iter().take(place);
-        let namesake =
-            |other: &&RepositoryConfig| other.id == repository.id && other.forge != repository.forge;
-        if let Some(other) = before.into_iter().find(namesake) {
-            // Roles, tokens and lists of the API go by the number alone, and so would be about both.
-            return wrong(format!(
-                "{} at {} and {} at {} have the same id {}, and roles and tokens could not tell them apart",
-                other.name, other.forge, repository.name, repository.forge, repository.id
-            ));
-        }
-    }
     for pool in &config.pools {
         if config.image(&pool.image).is_none() {
             return wrong(format!(
@@ -416,7 +404,7 @@ mod tests {
 
     /// Numbers are unique at one forge only.
     #[test]
-    fn repositories_of_two_forges_with_one_number_are_refused() {
+    fn repositories_of_two_forges_with_one_number_are_two_repositories() {
         let of = |forge: &str| {
             format!(
                 "[[repositories]]\nforge = \"{forge}\"\nid = 7\nname = \"a/b\"\nsource = \"https://x.example/a/b.git\"\n\
@@ -425,8 +413,12 @@ mod tests {
         };
         let text = format!("{}{}", of("github"), of("ghes"));
         let config: FileConfig = toml_text::read("forgeyard.toml", &text).unwrap();
-        let error = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap_err().to_string();
-        assert!(error.contains("could not tell them apart"), "{error}");
+        let config = config.farm(HostSize { cpus: 2, memory_mib: 8192 }).unwrap();
+        let of =
+            |text: &str| config.repository_meant(&text.parse().unwrap()).map(|known| known.forge.as_str());
+        assert_eq!((of("github:7"), of("ghes:7"), of("lab:7")), (Some("github"), Some("ghes"), None));
+        // A number alone is of the home forge.
+        assert_eq!((of("7"), of("8")), (Some("github"), None));
     }
 
     fn two_forges(access: &str) -> Result<FarmConfig> {

@@ -10,10 +10,11 @@
 //! - commits that leave here are 40 or 64 lower-case hexadecimal digits and branch refs start with `refs/heads/`.
 
 pub mod compose;
+pub mod forgejo;
 mod node;
 mod signature;
 
-pub use signature::{SignatureError, sign, verify_signature};
+pub use signature::{SignatureError, sign, verify_bare, verify_signature};
 
 use forgeyard_model::forge::{ForgeEvent, Meaning, Person, Press, Repository, Trigger, WorkflowJob};
 use forgeyard_model::{Explanation, ForgeName};

@@ -19,7 +19,7 @@ use crate::pool::PoolRecord;
 use crate::principal::{ApiToken, Principal};
 use crate::runner::Runner;
 use crate::site::Site;
-use crate::{DemandId, EventId, Timestamp};
+use crate::{DemandId, EventId, ForgeName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// One row, as it shall be. `generation` 1 inserts; any other value replaces the row whose generation is one less.
@@ -151,6 +151,9 @@ pub struct UsageFact {
     pub subject: String,
     /// For which repository, by numeric id; 0 = handed in by a person.
     pub repository: u64,
+    /// The forge of the repository; absent for work that was handed in, and in facts of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forge: Option<ForgeName>,
     /// When it was known.
     pub at: Timestamp,
 }

@@ -5,6 +5,7 @@ use crate::access::Access;
 use crate::name::{ChannelName, FlavorName, ForgeName, ImageName, PoolName, SiteName};
 use crate::resources::{Flavor, Image, Pool};
 use crate::rules::QueueRules;
+use crate::who::ForgeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -95,6 +96,21 @@ impl FarmConfig {
     /// The repository with this id.
     pub fn repository(&self, forge: &ForgeName, id: u64) -> Option<&RepositoryConfig> {
         self.repositories.iter().find(|repository| repository.id == id && repository.forge == *forge)
+    }
+
+    /// The repository that a person means by this: of the forge that is written, else of the home forge, and where that has
+    /// none of the number, the one that any other forge has.
+    pub fn repository_meant(&self, id: &ForgeId) -> Option<&RepositoryConfig> {
+        let home = self.access.home();
+        let mut all = self.repositories.iter().filter(|repository| repository.id == id.id);
+        match &id.forge {
+            Some(forge) => all.find(|repository| repository.forge == *forge),
+            None => {
+                let all: Vec<&RepositoryConfig> = all.collect();
+                let at_home = all.iter().find(|repository| repository.forge.as_str() == home).copied();
+                at_home.or(if let [only] = all.as_slice() { Some(only) } else { None })
+            }
+        }
     }
 
     /// Digest of its canonical JSON.

@@ -1,8 +1,9 @@
 //! Principals: who acts. Written on every event, so the events are the audit trail.
 
-use crate::{PrincipalId, Timestamp};
+use crate::who::Ids;
+use crate::{ForgeName, PrincipalId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What a principal may do, from least to most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -60,7 +61,7 @@ pub enum PrincipalKind {
         id: u64,
         /// The forge; absent in rows of before there could be several, and then the home forge.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        forge: Option<crate::ForgeName>,
+        forge: Option<ForgeName>,
     },
     /// A site.
     Site,
@@ -90,25 +91,26 @@ pub struct Standing {
     /// Role in the whole farm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub farm: Option<Role>,
-    /// Roles in single repositories, by numeric id.
+    /// Roles in single repositories, by forge and numeric id: a number is one repository at one forge and another one at
+    /// another.
     #[serde(default)]
-    pub repositories: BTreeMap<u64, Role>,
+    pub repositories: BTreeMap<ForgeName, BTreeMap<u64, Role>>,
 }
 
 impl Standing {
     /// The role in a repository.
-    pub fn role_in(&self, repository: u64) -> Option<Role> {
-        self.farm.max(self.repositories.get(&repository).copied())
+    pub fn role_in(&self, forge: &ForgeName, id: u64) -> Option<Role> {
+        self.farm.max(self.repositories.get(forge).and_then(|there| there.get(&id)).copied())
     }
 
     /// The highest role anywhere.
     pub fn highest(&self) -> Option<Role> {
-        self.farm.max(self.repositories.values().copied().max())
+        self.farm.max(self.repositories.values().flat_map(BTreeMap::values).copied().max())
     }
 
     /// Adds a role in a repository, when it is more than was there.
-    pub fn raise(&mut self, repository: u64, role: Role) {
-        let place = self.repositories.entry(repository).or_insert(role);
+    pub fn raise(&mut self, forge: &ForgeName, id: u64, role: Role) {
+        let place = self.repositories.entry(forge.clone()).or_default().entry(id).or_insert(role);
         *place = (*place).max(role);
     }
 }
@@ -128,10 +130,11 @@ pub struct ApiToken {
     /// When it was revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-    /// Repositories, by numeric id, that its role is limited to; empty = its role counts in the whole farm.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub repositories: BTreeSet<u64>,
-    /// For the session of a person: roles at the forge by repository, as they were read at sign-in.
+    /// Repositories that its role is limited to; empty = its role counts in the whole farm. A number that stands alone, as
+    /// in rows of before, is of the home forge.
+    #[serde(default, skip_serializing_if = "Ids::is_empty")]
+    pub repositories: Ids,
+    /// For the session of a person: roles at the person's own forge by repository, as they were read at sign-in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forge_roles: BTreeMap<u64, String>,
     /// Row version.

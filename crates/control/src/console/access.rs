@@ -7,6 +7,7 @@ use super::{routes, words};
 use forgeyard_api::people::AccessAnswer;
 use forgeyard_model::access::{Access, Decision, EventClass, Grant};
 use forgeyard_model::resources::Isolation;
+use forgeyard_model::who::ForgeId;
 use maud::{Markup, html};
 use std::collections::BTreeSet;
 
@@ -79,7 +80,7 @@ fn form(rules: &Access, question: &Question, trouble: Option<&str>) -> Markup {
             h2 { "What would the gate say?" }
             form.ask method="get" action=(routes::ACCESS) {
                 label { "Repository id"
-                    input type="text" inputmode="numeric" name="repository" list="repositories" value=(question.repository) required; }
+                    input type="text" name="repository" list="repositories" value=(question.repository) required; }
                 label { "Person id"
                     input type="text" inputmode="numeric" name="person" list="people" value=(question.person) required; }
                 label { "Event"
@@ -92,7 +93,10 @@ fn form(rules: &Access, question: &Question, trouble: Option<&str>) -> Markup {
                     input type="text" name="resource" list="resources" value=(question.resource) required; }
                 button.primary type="submit" { "Explain" }
                 datalist #repositories {
-                    @for grant in &rules.grants { @if let Some(id) = grant.repository.id { option value=(id) { (grant.repository.name) } } }
+                    @for grant in &rules.grants { @if let Some(id) = grant.repository.id {
+                        @let id = ForgeId { forge: grant.repository.forge.clone(), id };
+                        option value=(id) { (grant.repository.name) }
+                    } }
                 }
                 datalist #people { @for (id, login) in &rules.logins { option value=(id) { (login) } } }
                 datalist #resources { @for name in resources { option value=(name) {} } }

@@ -4,6 +4,7 @@ use super::Shell;
 use super::tone::Tone;
 use super::words;
 use forgeyard_model::Explanation;
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::principal::Role;
 use maud::{Markup, html};
 
@@ -54,7 +55,14 @@ pub fn action_with_reason(shell: &Shell, role: Role, to: &str, label: &str) -> M
 
 /// The two buttons of a head that waits for an approval. They name the commit that the page shows, so that nobody approves
 /// what came afterwards.
-pub fn judge(shell: &Shell, repository: u64, head: &str, approve: &str, refuse: &str, back: &str) -> Markup {
+pub fn judge(
+    shell: &Shell,
+    repository: &RepositoryKey,
+    head: &str,
+    approve: &str,
+    refuse: &str,
+    back: &str,
+) -> Markup {
     if !shell.may_judge(repository) {
         return html! {
             p.sub { "Commit " (words::commit(head)) ". You may not approve it; the access page says who may." }

@@ -4,6 +4,7 @@ use super::shell::{Names, Shell, Tab, page};
 use super::tone::Tone;
 use super::{artifacts, blocks, chain, routes, timeline, tone, words};
 use forgeyard_api::people::PipelineView;
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::forge::Trigger;
 use forgeyard_model::job::{Hold, JobState};
 use forgeyard_model::pipeline::PipelineState;
@@ -37,7 +38,7 @@ pub fn fragment(shell: &Shell, view: &PipelineView, names: &Names) -> Markup {
         @if view.jobs.iter().any(|job| matches!(job.state, JobState::Held(Hold::Approval { .. }))) {
             @let event = &view.pipeline.event;
             @let id = view.pipeline.id;
-            (blocks::judge(shell, event.repository.id, &event.head_sha, &routes::pipeline_approve(id), &routes::pipeline_refuse(id), ""))
+            (blocks::judge(shell, &RepositoryKey::of(&event.repository), &event.head_sha, &routes::pipeline_approve(id), &routes::pipeline_refuse(id), ""))
         }
         section.card.chain-card {
             h2 { "Chain" }

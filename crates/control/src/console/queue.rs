@@ -5,6 +5,7 @@ use super::shell::{Shell, Tab, page};
 use super::tone::{Tone, Word};
 use super::{routes, words};
 use forgeyard_api::people::QueueRow;
+use forgeyard_model::account::RepositoryKey;
 use maud::{Markup, html};
 
 /// The page.
@@ -90,7 +91,8 @@ fn judge(shell: &Shell, row: &QueueRow, head: &str) -> Markup {
         (None, Ok(demand)) => (routes::demand_approve(demand), routes::demand_refuse(demand)),
         (None, Err(_)) => return html! {},
     };
-    blocks::judge(shell, row.repository_id, head, &approve, &refuse, routes::QUEUE)
+    let repository = RepositoryKey { forge: row.forge.clone(), id: row.repository_id };
+    blocks::judge(shell, &repository, head, &approve, &refuse, routes::QUEUE)
 }
 
 /// When it will probably start, and what that is said from.

@@ -1,6 +1,7 @@
 //! The frame around every page: head, top bar, navigation, principal, theme switch, footer.
 
 use super::{assets, routes};
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::device::Device;
 use forgeyard_model::principal::Role;
 use forgeyard_model::{DeviceId, SiteId, Timestamp};
@@ -15,7 +16,7 @@ pub struct Viewer {
     /// What they may do, in the whole farm or in the repository that the page is about.
     pub role: Role,
     /// Repositories in which they may say whether a head may run, by numeric id.
-    pub judges: BTreeSet<u64>,
+    pub judges: BTreeSet<RepositoryKey>,
 }
 
 /// A theme that is fixed by the server, stronger than the preference of the browser.
@@ -64,8 +65,8 @@ impl Shell {
 
 impl Shell {
     /// Whether the viewer may say whether a head of this repository may run.
-    pub fn may_judge(&self, repository: u64) -> bool {
-        self.viewer.as_ref().is_some_and(|viewer| viewer.judges.contains(&repository))
+    pub fn may_judge(&self, repository: &RepositoryKey) -> bool {
+        self.viewer.as_ref().is_some_and(|viewer| viewer.judges.contains(repository))
     }
 }
 

@@ -5,6 +5,8 @@
 //! job without a handle is bound late, and nobody is named. A job that left the list is over: that is believed when two
 //! lists in a row lack it, and how it ended is asked of its run.
 //!
+//! A webhook that speaks of jobs has the list asked for at once; what it says itself is not believed.
+//!
 //! A list that does not tell the run of a job (before Forgejo 15) tells nothing that the gate could decide by. Such jobs are
 //! not reported, and a warning says so once.
 
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 /// Time between two lists.
 pub const EVERY: Duration = Duration::from_secs(10);
+/// Least time between two lists, when a webhook says that there is something new.
+pub(super) const LEAST: Duration = Duration::from_secs(1);
 /// Lists in a row that must lack a job before it is called over.
 const LACKS: u8 = 2;
 

@@ -51,8 +51,15 @@ pub fn start(app: &App, stop: &CancellationToken) {
             let mut poll = forgejo::Poll::default();
             loop {
                 poll.round(&app, &forge, &client).await;
-                if !rest(&app, &stop, forgejo::EVERY).await {
+                // However many webhooks come, so much lies between two lists.
+                if !rest(&app, &stop, forgejo::LEAST).await {
                     return;
+                }
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = app.sources.hurried(&forge) => {}
+                    () = app.clock.sleep(forgejo::EVERY - forgejo::LEAST) => {}
                 }
             }
         });

@@ -149,7 +149,7 @@ fn worth_reading(heard: Option<&Heard>, read: Option<Timestamp>, now: Timestamp)
 }
 
 /// Repositories with a grant or with open demand, by numeric id.
-pub(super) fn wanted(app: &App, forge: &ForgeName) -> BTreeMap<u64, Repository> {
+pub(crate) fn wanted(app: &App, forge: &ForgeName) -> BTreeMap<u64, Repository> {
     let config = app.config();
     let home = config.access.home();
     let granted: BTreeSet<u64> = config

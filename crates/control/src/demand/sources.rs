@@ -56,6 +56,7 @@ impl Heard {
 /// The memory of the sources. Cheap to make; it begins empty.
 #[derive(Default)]
 pub struct Sources {
+    hurries: Mutex<BTreeMap<ForgeName, Arc<tokio::sync::Notify>>>,
     polls: Mutex<BTreeMap<ForgeName, Arc<tokio::sync::Mutex<Poll>>>>,
     runs: Mutex<BTreeMap<(ForgeName, u64), Heard>>,
     asked: Mutex<BTreeMap<String, Timestamp>>,
@@ -69,6 +70,20 @@ impl Sources {
     /// What polling of a forge remembers. Whoever holds it polls.
     pub(crate) fn poll(&self, forge: &ForgeName) -> Arc<tokio::sync::Mutex<Poll>> {
         Arc::clone(open(&self.polls).entry(forge.clone()).or_default())
+    }
+
+    fn hurry_of(&self, forge: &ForgeName) -> Arc<tokio::sync::Notify> {
+        Arc::clone(open(&self.hurries).entry(forge.clone()).or_default())
+    }
+
+    /// There is something new at a forge whose lists are asked for: the next one is asked for now.
+    pub(crate) fn hurry(&self, forge: &ForgeName) {
+        self.hurry_of(forge).notify_one();
+    }
+
+    /// Waits for that. Several at once are one.
+    pub(crate) async fn hurried(&self, forge: &ForgeName) {
+        self.hurry_of(forge).notified().await;
     }
 
     /// A webhook spoke of a job, whoever may run it.

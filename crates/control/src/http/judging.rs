@@ -40,7 +40,7 @@ type Done = Result<Json<Value>, HttpError>;
 async fn approvals(State(app): State<App>, Member(caller): Member) -> Json<Vec<HeadApproval>> {
     let farm = app.core.read();
     let mut rows: Vec<HeadApproval> =
-        farm.approvals.values().filter(|row| caller.sees(row.repository.id)).cloned().collect();
+        farm.approvals.values().filter(|row| caller.sees(&row.repository)).cloned().collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.at));
     Json(rows)
 }
@@ -79,7 +79,7 @@ pub(super) async fn judge(
         }
     }
     let Head { repository, sha } = head()?;
-    caller.need_in(repository.id, Role::Viewer)?;
+    caller.need_in(&repository, Role::Viewer)?;
     if !request.head_sha.is_empty() && request.head_sha != sha {
         let text = format!("the head is {sha}, not {}", request.head_sha);
         return Err(ApiError::new(ErrorKind::Conflict, "approval.other_head", text)
@@ -92,7 +92,7 @@ pub(super) async fn judge(
     }
     // What came through the check run is said by its webhook alone.
     let how = if request.how == Way::CheckRun { Way::Api } else { request.how };
-    let approver = caller.approver(app, repository.id);
+    let approver = caller.approver(app, &repository);
     let input = Input::HeadJudged { repository, head_sha: sha, approve, reason, approver, how };
     app.core.give(input, caller.principal.clone()).await?;
     Ok(())

@@ -24,6 +24,7 @@ use forgeyard_api::usage::MonthUsage;
 use forgeyard_db::EventQuery;
 use forgeyard_model::input::{Input, Reply, StoredSource};
 use forgeyard_model::principal::{ApiToken, Principal, PrincipalKind, Role};
+use forgeyard_model::who::ForgeId;
 use forgeyard_model::{DeviceId, Digest, Id, LeaseId, PipelineId, PrincipalId, RunnerId, SiteId, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -77,7 +78,7 @@ async fn public_key(State(app): State<App>) -> Answer<PublicKey> {
 
 async fn pipelines(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let seen = farm.pipelines.values().rev().filter(|row| caller.sees(row.event.repository.id));
+    let seen = farm.pipelines.values().rev().filter(|row| caller.sees(&row.event.repository));
     let newest: Vec<_> = seen.take(LIST).collect();
     Ok(Json(json!(newest)))
 }
@@ -88,7 +89,7 @@ async fn pipeline(
     Path(id): Path<PipelineId>,
 ) -> Answer<PipelineView> {
     let view = views::pipeline(&app, id)?;
-    caller.need_in(view.pipeline.event.repository.id, Role::Viewer)?;
+    caller.need_in(&view.pipeline.event.repository, Role::Viewer)?;
     Ok(Json(view))
 }
 
@@ -153,7 +154,7 @@ async fn drain(
 async fn queue(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
     let mut rows = views::queue(&views::foresee(&app, &app.config(), &farm), LIST);
-    rows.retain(|row| caller.sees(row.repository_id));
+    rows.retain(|row| caller.sees(row));
     Ok(Json(json!(rows)))
 }
 
@@ -170,11 +171,11 @@ async fn demands(
 ) -> Answer<Value> {
     if let Some(job) = query.job {
         let mut found = past::numbered(&app, job).await?;
-        found.retain(|row| caller.sees(row.repository.id));
+        found.retain(|row| caller.sees(&row.repository));
         return Ok(Json(json!(found)));
     }
     let farm = app.core.read();
-    let seen = farm.demands.values().rev().filter(|row| caller.sees(row.repository.id));
+    let seen = farm.demands.values().rev().filter(|row| caller.sees(&row.repository));
     let newest: Vec<_> = seen.take(LIST).collect();
     Ok(Json(json!(newest)))
 }
@@ -189,7 +190,7 @@ async fn demand(
     let live = app.core.read();
     let farm = past.as_ref().unwrap_or(&live);
     let view = views::demand(&views::foresee(&app, &config, farm), id)?;
-    caller.need_in(view.demand.repository.id, Role::Viewer)?;
+    caller.need_in(&view.demand.repository, Role::Viewer)?;
     Ok(Json(view))
 }
 
@@ -283,6 +284,7 @@ pub async fn issue(app: &App, by: Principal, token: &str, request: &TokenRequest
         name: request.name.clone(),
         kind: PrincipalKind::Token { role: request.role },
     };
+    let access = &app.config().access;
     let expires_at = request.expires_in_seconds.map(|seconds| now.plus(Duration::from_secs(seconds)));
     let token = ApiToken {
         principal,
@@ -290,7 +292,12 @@ pub async fn issue(app: &App, by: Principal, token: &str, request: &TokenRequest
         created_at: now,
         expires_at,
         revoked_at: None,
-        repositories: request.repositories.clone(),
+        // A number that stands alone is of the home forge that there is now, whatever that will be.
+        repositories: request
+            .repositories
+            .iter()
+            .map(|known| ForgeId { forge: access.forge_of(known.forge.as_ref()), id: known.id })
+            .collect(),
         forge_roles: BTreeMap::new(),
         generation: 0,
     };

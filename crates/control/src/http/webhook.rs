@@ -2,7 +2,7 @@
 //!
 //! Each forge has secrets of its own, one for each of its Apps, and GUIDs of its own: neither a secret nor a GUID of one
 //! forge means anything at another. Gitea and Forgejo send the headers of GitHub beside their own, so one handler serves
-//! all.
+//! all; at a Forgejo their own count first.
 //!
 //! 404 for a forge that is not configured; 202 only after a durable row; 401 for a wrong signature; 413 over 25 MiB (GitHub's own cap); 503 when it cannot be
 //! stored in time, so that the sender knows.
@@ -55,10 +55,21 @@ async fn receive(
                     FORGEYARD_WEBHOOK_SECRET for the forge `github`; then start again";
         return Err(error.hint(hint).into());
     }
-    signed(&secrets, header(&headers, "x-hub-signature-256"), &body)?;
-    let event = header(&headers, "x-github-event")
+    let own = app.forges.forgejo(&forge).is_some();
+    let named = |names: &[&str]| {
+        let names = if own { names } else { names.get(names.len().saturating_sub(1)..).unwrap_or_default() };
+        names.iter().find_map(|name| header(&headers, name))
+    };
+    match webhook::forgejo::SIGNATURE.iter().find_map(|name| header(&headers, name)).filter(|_| own) {
+        Some(bare) => signed(&secrets, |secret| webhook::verify_bare(secret, Some(bare), &body))?,
+        None => {
+            let signature = header(&headers, "x-hub-signature-256");
+            signed(&secrets, |secret| webhook::verify_signature(secret, signature, &body))?;
+        }
+    }
+    let event = named(&webhook::forgejo::EVENT)
         .ok_or_else(|| invalid("webhook.event", "the header X-GitHub-Event is missing"))?;
-    let guid = header(&headers, "x-github-delivery").filter(|guid| plain(guid));
+    let guid = named(&webhook::forgejo::DELIVERY).filter(|guid| plain(guid));
     let guid =
         guid.ok_or_else(|| invalid("webhook.guid", "the header X-GitHub-Delivery is missing or not a GUID"))?;
     if !plain(event) {
@@ -84,10 +95,13 @@ fn known(app: &App, name: &str) -> Result<ForgeName, HttpError> {
 }
 
 /// Refuses a body that no secret of its forge signed. All are tried: a body does not say which App it is for.
-fn signed(secrets: &[&Secret], signature: Option<&str>, body: &[u8]) -> Result<(), HttpError> {
+fn signed(
+    secrets: &[&Secret],
+    verify: impl Fn(&Secret) -> Result<(), webhook::SignatureError>,
+) -> Result<(), HttpError> {
     let mut refused = None;
     for secret in secrets {
-        match webhook::verify_signature(secret, signature, body) {
+        match verify(secret) {
             Ok(()) => return Ok(()),
             Err(error) => refused = Some(error),
         }

@@ -110,6 +110,7 @@ pub fn queue() -> Vec<QueueRow> {
             what: what.to_owned(),
             repository: "harbour/kestrel".to_owned(),
             repository_id: 481_516,
+            forge: "github".parse().unwrap(),
             state: state.to_owned(),
             approve_head: (state == "held" && reason.code.starts_with("gate.")).then(|| "5f".repeat(20)),
             pipeline: None,

@@ -21,6 +21,7 @@ pub use rows::*;
 pub use work::*;
 
 use forgeyard_control::console::{Shell, Viewer};
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::principal::Role;
 use forgeyard_model::{Digest, Id, Timestamp};
 use std::time::Duration;
@@ -67,7 +68,11 @@ pub fn shell(role: Option<Role>) -> Shell {
         viewer: role.map(|role| Viewer {
             name: "mira".to_owned(),
             role,
-            judges: if role >= Role::Maintainer { [481_516].into() } else { [].into() },
+            judges: if role >= Role::Maintainer {
+                [RepositoryKey { forge: "github".parse().unwrap(), id: 481_516 }].into()
+            } else {
+                [].into()
+            },
         }),
         csrf: "c5f0a1d2e3b4".to_owned(),
         alarms: 1,

@@ -140,7 +140,7 @@ async fn access_page_tells_the_same_as_access_explain() {
         (world.reader.id, forgeyard_model::access::EventClass::ForkPullRequest),
     ] {
         let question = forgeyard_api::people::AccessQuestion {
-            repository: world.repository,
+            repository: world.repository.into(),
             person,
             event,
             resource: "local".to_owned(),

@@ -2,21 +2,25 @@
 
 use crate::plane::agent::Agent;
 use crate::plane::site::Site;
-use crate::plane::{Plane, Setup, eventually};
+use crate::plane::{Plane, Setup, eventually, webhook_secret};
 use forgeyard_api::client::ClientError;
 use forgeyard_control::app::App;
+use forgeyard_control::clock::Clock;
 use forgeyard_control::demand::forgejo::Poll;
 use forgeyard_control::forges::Connections;
 use forgeyard_forges::forgejo::{Forgejo, OneJob};
-use forgeyard_forges::github::HttpOptions;
-use forgeyard_forges::twin::{ForgejoState, ForgejoTwin};
+use forgeyard_forges::github::{Endpoint, HttpOptions, LoginApp, LoginKind};
+use forgeyard_forges::twin::{FORGEJO_CLIENT, FORGEJO_CLIENT_SECRET, ForgejoState, ForgejoTwin};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::demand::Demand;
 use forgeyard_model::forge::Person;
 use forgeyard_model::resources::RunnerOffer;
-use forgeyard_model::{ForgeName, RunnerId};
+use forgeyard_model::{ForgeName, RunnerId, Secret, Timestamp};
 use forgeyard_testkit::build::name;
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 /// Numeric id of the repository.
 pub(crate) const REPOSITORY: u64 = 4711;
@@ -34,6 +38,8 @@ pub(crate) struct Lab {
     _setup: Setup,
     pub(crate) site: Site,
     pub(crate) poll: Poll,
+    /// So much later it is for the farm than for this machine, in microseconds.
+    later: Arc<AtomicI64>,
     served: BTreeSet<RunnerId>,
 }
 
@@ -42,8 +48,17 @@ impl Lab {
         Self::with(|_| ()).await
     }
 
+    /// The same; lists are not asked for by the clock, after the first one.
+    pub(crate) async fn silent() -> Self {
+        Self::made(|_| (), true).await
+    }
+
     /// The same; a test changes what the farm is started with.
     pub(crate) async fn with(change: impl FnOnce(&mut FarmConfig)) -> Self {
+        Self::made(change, false).await
+    }
+
+    async fn made(change: impl FnOnce(&mut FarmConfig), silent: bool) -> Self {
         let twin = ForgejoTwin::start(ForgejoState::new("lab/solver", REPOSITORY)).await.unwrap();
         let client = Forgejo::new(twin.base(), twin.token(), &HttpOptions::default()).unwrap();
         let forge: ForgeName = name("lab");
@@ -65,7 +80,24 @@ impl Lab {
             program: vec!["/opt/forgejo-runner/run.sh".to_owned()],
         });
         change(config);
-        setup.forges = Connections::default().with_forgejo(forge.clone(), client.clone());
+        let later = Arc::new(AtomicI64::new(0));
+        let (system, ahead) = (Clock::system(), Arc::clone(&later));
+        let now = move || Timestamp::from_micros(system.now().as_micros() + ahead.load(Ordering::SeqCst));
+        setup.clock = match silent {
+            false => Clock::new(now),
+            true => Clock::manual(
+                now,
+                |pause| match pause >= Duration::from_secs(9) {
+                    true => Box::pin(std::future::pending()),
+                    false => Box::pin(tokio::time::sleep(pause)),
+                },
+                entropy,
+            ),
+        };
+        setup.forges = Connections::default()
+            .with_forgejo(forge.clone(), client.clone())
+            .trusting(forge.clone(), [webhook_secret()])
+            .with_logins([(forge.clone(), login(&twin))]);
         let plane = setup.start().await;
         let site = Site::join(&plane).await;
         Self {
@@ -78,8 +110,14 @@ impl Lab {
             _setup: setup,
             site,
             poll: Poll::default(),
+            later,
             served: BTreeSet::new(),
         }
+    }
+
+    /// Time passes for the farm.
+    pub(crate) fn pass(&self, seconds: i64) {
+        self.later.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
     }
 
     /// The farm asks for the list of jobs.
@@ -102,7 +140,7 @@ impl Lab {
             if let Some(demand) = self.demand(job).filter(|demand| states.contains(&demand.state.name())) {
                 return demand;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("job {job} is never {states:?}: {:#?}", self.demand(job));
     }
@@ -117,9 +155,28 @@ impl Lab {
                 agent.client.heartbeat(&agent.session, None).await.unwrap();
                 return LabMachine { runner: desired.runner, agent, app: self.plane.app.clone() };
             }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("no machine was asked for");
+    }
+}
+
+/// Bits that no other test has.
+fn entropy() -> [u8; 16] {
+    use std::hash::{BuildHasher as _, RandomState};
+    let half = || RandomState::new().hash_one(0).to_be_bytes();
+    let (one, other) = (half(), half());
+    std::array::from_fn(|place| if place < 8 { one[place] } else { other[place - 8] })
+}
+
+/// The OAuth 2 application by which people sign in.
+fn login(twin: &ForgejoTwin) -> LoginApp {
+    LoginApp {
+        kind: LoginKind::Forgejo,
+        endpoint: Endpoint::at(twin.base(), &format!("{}/api/v1", twin.base())).unwrap(),
+        client_id: FORGEJO_CLIENT.to_owned(),
+        client_secret: Secret::new(FORGEJO_CLIENT_SECRET),
+        http: HttpOptions::default(),
     }
 }
 

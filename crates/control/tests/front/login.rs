@@ -1,5 +1,6 @@
 //! Signing in by the *simulated* GitHub: who somebody is, and what that opens.
 
+use crate::lab::Lab;
 use crate::world::{Plan, World, login};
 use forgeyard_forges::twin::{Setup, Twin};
 use forgeyard_model::access::Member;
@@ -25,8 +26,12 @@ struct Shown {
 
 impl Browser {
     fn new(world: &World) -> Self {
+        Self::of(&world.plane.url)
+    }
+
+    fn of(farm: &str) -> Self {
         let http = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
-        Self { http, farm: world.plane.url.clone(), cookies: BTreeMap::new() }
+        Self { http, farm: farm.to_owned(), cookies: BTreeMap::new() }
     }
 
     async fn send(&mut self, request: reqwest::RequestBuilder) -> Shown {
@@ -313,4 +318,40 @@ async fn people_of_two_forges_sign_in_and_one_number_is_two_people() {
     let accepted: Vec<_> = world.plane.app.core.read().acceptances.keys().cloned().collect();
     assert_eq!(accepted, [ForgeId::at(&ghes, namesake.id)]);
     world.plane.stop().await;
+}
+
+/// The other protocol: an OAuth 2 application of a *simulated* Forgejo, with PKCE, by the word of the RFCs.
+#[tokio::test(flavor = "multi_thread")]
+async fn person_signs_in_with_a_forgejo_and_a_code_of_another_browser_opens_nothing() {
+    let lab = Lab::with(|config| config.access.members = vec![member(Role::Operator, 2, None)]).await;
+    let mut browser = Browser::of(&lab.plane.url);
+    let begun = browser.open("/login/forge/lab?next=%2Fqueue").await;
+    assert!(begun.to.contains("response_type=code") && begun.to.contains("code_challenge_method=S256"));
+    assert_eq!(browser.open(&begun.to).await.status, 401, "nobody is signed in there");
+
+    lab.twin.with(|state| state.sign_in(Some(&lab.ada)));
+    // A code that somebody else got, brought back by this browser, opens nothing: state and verifier are another's.
+    let mut thief = Browser::of(&lab.plane.url);
+    let stolen = thief.at("lab").await;
+    assert_ne!(browser.open(&stolen).await.status, 200);
+    assert!(browser.open("/queue").await.to.starts_with("/login"));
+
+    let shown = browser.sign_in_with("lab").await;
+    assert!(shown.status == 200 && shown.text.contains("url=/queue"), "{}", shown.text);
+    let queue = browser.open("/queue").await;
+    assert!(queue.status == 200 && queue.text.contains("operator"), "{}", queue.text);
+    let session = {
+        let farm = lab.plane.app.core.read();
+        farm.tokens.values().find(|row| row.expires_at.is_some()).cloned().unwrap()
+    };
+    assert_eq!(session.principal.kind, PrincipalKind::Person { id: 2, forge: Some(lab.forge.clone()) });
+    // The same code again, and a person whom no rule names.
+    let used = browser.at("lab").await;
+    assert_eq!(browser.open(&used).await.status, 200);
+    assert_ne!(browser.open(&used).await.status, 200, "a code works once");
+    lab.twin.with(|state| state.sign_in(Some(&lab.eve)));
+    let mut stranger = Browser::of(&lab.plane.url);
+    stranger.sign_in_with("lab").await;
+    assert_ne!(stranger.open("/queue").await.status, 200);
+    lab.plane.stop().await;
 }

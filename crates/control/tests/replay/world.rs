@@ -501,7 +501,7 @@ impl World {
         }
         let mut of_repository: std::collections::BTreeMap<u64, usize> = Default::default();
         for attempt in farm.index.live_attempts.iter().filter_map(|id| farm.attempts.get(id)) {
-            *of_repository.entry(farm.repository_of(attempt.owner)).or_default() += 1;
+            *of_repository.entry(farm.repository_of(attempt.owner).map_or(0, |of| of.id)).or_default() += 1;
         }
         for (repository, count) in of_repository {
             seen.most_of_repository = seen.most_of_repository.max(count);

@@ -143,6 +143,7 @@ impl Samples {
             amount: u64::MAX,
             subject: "att_x".to_owned(),
             repository: 7,
+            forge: Some(parsed("lab.git")),
             at: journal.at,
         };
         Commit { journal, rows, events, usage: vec![usage], retired: Vec::new() }

@@ -58,7 +58,7 @@ pub fn of(config: &FarmConfig, forge: &ForgeName, person: u64, read: &BTreeMap<u
     }
     for repository in &config.repositories {
         if let Some((role, _)) = in_repository(access, repository, forge, person, read) {
-            standing.raise(repository.id, role);
+            standing.raise(&repository.forge, repository.id, role);
         }
     }
     standing
@@ -126,5 +126,31 @@ mod tests {
             Some(Role::Maintainer)
         );
         assert_eq!(in_repository(&mapped, &repository, &github(), 1, &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn a_number_at_one_forge_gives_no_role_in_the_repository_of_that_number_at_another() {
+        let lab: ForgeName = "lab".parse().unwrap();
+        let mut config =
+            FarmConfig { repositories: vec![repository(7, "o/r")], ..crate::demand::tests::desk::config() };
+        config.repositories.push(RepositoryConfig { forge: lab.clone(), ..repository(7, "p/s") });
+        config.access = access(
+            r#"{"members":[{"id":"m","role":"maintainer","users":[1],"repositories":["lab:7"]},
+                           {"id":"n","role":"viewer","users":[2],"repositories":[7]}]}"#,
+        );
+        let role = |person: u64, forge: &ForgeName| {
+            of(&config, &github(), person, &BTreeMap::new()).role_in(forge, 7)
+        };
+        assert_eq!((role(1, &lab), role(1, &github())), (Some(Role::Maintainer), None));
+        assert_eq!(
+            (role(2, &lab), role(2, &github())),
+            (None, Some(Role::Viewer)),
+            "a number alone is at home"
+        );
+        // What was read at a forge counts there and not at another.
+        config.access = access(r#"{"forge-roles":{"admin":"maintainer"}}"#);
+        let read = BTreeMap::from([(7, "admin".to_owned())]);
+        let there = of(&config, &lab, 1, &read);
+        assert_eq!((there.role_in(&lab, 7), there.role_in(&github(), 7)), (Some(Role::Maintainer), None));
     }
 }

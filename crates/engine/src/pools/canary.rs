@@ -19,7 +19,7 @@ fn place(farm: &Farm, job: &Job) -> u16 {
         Owner::Pipeline(_) => &job.key,
         Owner::Demand(id) => farm.demands.get(&id).map_or(&job.key, |demand| &demand.name),
     };
-    of(farm.repository_of(job.owner), name)
+    of(farm.repository_of(job.owner).map_or(0, |repository| repository.id), name)
 }
 
 fn of(repository: u64, name: &str) -> u16 {

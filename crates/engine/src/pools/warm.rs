@@ -308,9 +308,9 @@ pub(crate) fn waited(tx: &mut Tx<'_>, runner: &Runner) {
     };
     let micros = tx.now().since(runner.requested_at).as_micros();
     let used = stake.used(u64::try_from(micros).unwrap_or(u64::MAX));
-    tx.usage("warm_runner_micros", used.runner_micros, runner.id, 0);
+    tx.usage("warm_runner_micros", used.runner_micros, runner.id, None);
     if used.gpu_micros > 0 {
-        tx.usage("warm_gpu_micros", used.gpu_micros, runner.id, 0);
+        tx.usage("warm_gpu_micros", used.gpu_micros, runner.id, None);
     }
     let mut record = super::record(tx.farm(), &runner.pool);
     record.charge_warm(tx.now(), &used);

@@ -177,7 +177,8 @@ pub(crate) fn ends(attempt: &Attempt, now: Timestamp) -> Option<Timestamp> {
 
 /// An attempt is over: writes what it used, and how long it took where that says something of the work.
 pub(crate) fn settle(tx: &mut Tx<'_>, attempt: &Attempt, job: &Job, outcome: Outcome, used: Duration) {
-    let repository = tx.farm().repository_of(attempt.owner);
+    let repository = tx.farm().repository_of(attempt.owner).map(RepositoryKey::of);
+    let repository = repository.as_ref();
     let micros = u64::try_from(used.as_micros()).unwrap_or(u64::MAX);
     tx.usage("runner_micros", micros, attempt.id, repository);
     let (Some(account), Some(stake)) = (&attempt.account, &attempt.stake) else { return };

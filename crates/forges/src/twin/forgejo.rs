@@ -98,6 +98,9 @@ pub struct ForgejoState {
     pub ephemeral: bool,
     pub(super) registration_token: Option<String>,
     pub(super) version: u64,
+    /// How often the list of jobs was asked for.
+    pub lists: usize,
+    pub(super) logins: super::forgejo_login::Logins,
     runs: BTreeMap<u64, ForgejoRun>,
     numbers: u64,
 }
@@ -122,6 +125,8 @@ impl ForgejoState {
             ephemeral: true,
             registration_token: None,
             version: 1,
+            lists: 0,
+            logins: Default::default(),
             runs: BTreeMap::new(),
             numbers: 300,
         }
@@ -194,6 +199,9 @@ impl ForgejoState {
         if let Some(method) = request.path.strip_prefix(SERVICE) {
             return self.runner_service(method, request);
         }
+        if let Some(reply) = self.login_call(request) {
+            return Some(reply);
+        }
         let told = request.authorization("bearer").or_else(|| request.authorization("token"));
         if told != Some(FORGEJO_TOKEN) {
             return Some(Reply::message(401, "token is required"));
@@ -264,7 +272,8 @@ impl ForgejoState {
     }
 
     /// Jobs that wait or run; with labels, those that ask for no others. No entry is `null`.
-    fn list_jobs(&self, labels: Option<&str>) -> Reply {
+    fn list_jobs(&mut self, labels: Option<&str>) -> Reply {
+        self.lists += 1;
         let labels: Option<Vec<&str>> = labels.map(|text| text.split(',').collect());
         let open = self.jobs.values().filter(|job| matches!(job.status, "waiting" | "running"));
         let fitting = open.filter(|job| {

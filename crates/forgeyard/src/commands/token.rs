@@ -7,6 +7,7 @@ use clap::Subcommand;
 use forgeyard_api::client::Client;
 use forgeyard_api::people::{TokenRequest, TokenView};
 use forgeyard_model::principal::{PrincipalKind, Role};
+use forgeyard_model::who::ForgeId;
 use forgeyard_model::{PrincipalId, Timestamp};
 use std::process::ExitCode;
 
@@ -25,9 +26,9 @@ pub enum TokenCommand {
         /// What it may do, as a scope: read, approve, operate or admin. Each includes those before it.
         #[arg(long, value_parser = scope)]
         scope: Option<Role>,
-        /// Only for this repository, by numeric id. May be given more than once. Without it, for the whole farm.
+        /// Only for this repository, by numeric id, with its forge where that is not the home forge: 7, lab:7. May be given more than once. Without it, for the whole farm.
         #[arg(long = "repository", value_name = "ID")]
-        repositories: Vec<u64>,
+        repositories: Vec<ForgeId>,
         /// How long it is good for: 90d, 12h, 30m. For ever when it is not given.
         #[arg(long, value_name = "TIME", value_parser = span)]
         expires_in: Option<u64>,
@@ -84,7 +85,7 @@ fn list(tokens: &[TokenView], now: Timestamp) -> String {
                 _ => String::new(),
             };
             if !token.repositories.is_empty() {
-                let ids: Vec<String> = token.repositories.iter().map(u64::to_string).collect();
+                let ids: Vec<String> = token.repositories.iter().map(ToString::to_string).collect();
                 role.push_str(&format!(" in {}", ids.join(", ")));
             }
             let state = match (token.revoked_at, token.expires_at) {

@@ -5,9 +5,10 @@ use crate::output::{self, at, table_or};
 use anyhow::Result;
 use clap::Args;
 use forgeyard_api::usage::MonthUsage;
-use forgeyard_model::Timestamp;
 use forgeyard_model::commit::UsageFact;
 use forgeyard_model::rules::Money;
+use forgeyard_model::who::ForgeId;
+use forgeyard_model::{ForgeName, Timestamp};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -28,6 +29,9 @@ pub struct UsageArgs {
 struct Used {
     /// Numeric id; 0 = recipe folders that people handed in.
     repository: u64,
+    /// The forge; none for what is of no forge, and for facts of before there could be several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forge: Option<ForgeName>,
     name: String,
     runner_minutes: f64,
     gpu_minutes: f64,
@@ -46,12 +50,12 @@ pub async fn run(args: UsageArgs) -> Result<ExitCode> {
     let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
     let since = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
     let facts = client.usage_since(since).await?;
-    let names: BTreeMap<u64, String> = client
+    let names: BTreeMap<ForgeId, String> = client
         .config()
         .await?
         .repositories
         .into_iter()
-        .map(|repository| (repository.id, repository.name))
+        .map(|repository| (ForgeId::at(&repository.forge, repository.id), repository.name))
         .collect();
     let used = add(&facts, &names);
     output::show(args.read.json, &used, |used| {
@@ -62,7 +66,7 @@ pub async fn run(args: UsageArgs) -> Result<ExitCode> {
                     format!("{:.1}", used.runner_minutes),
                     format!("{:.1}", used.gpu_minutes),
                     output::bytes(used.artifact_bytes),
-                    used.repository.to_string(),
+                    ForgeId { forge: used.forge.clone(), id: used.repository }.to_string(),
                     used.name.clone(),
                 ]
             })
@@ -140,12 +144,20 @@ fn month(usage: &MonthUsage) -> String {
 }
 
 /// Sums by repository, the largest user of devices first.
-fn add(facts: &[UsageFact], names: &BTreeMap<u64, String>) -> Vec<Used> {
-    let mut sums: BTreeMap<Option<u64>, (u64, u64, u64)> = BTreeMap::new();
+fn add(facts: &[UsageFact], names: &BTreeMap<ForgeId, String>) -> Vec<Used> {
+    let named = |known: &ForgeId| match known.forge {
+        Some(_) => names.get(known),
+        None => names.iter().find(|(other, _)| other.id == known.id).map(|(_, name)| name),
+    };
+    let mut sums: BTreeMap<Option<ForgeId>, (u64, u64, u64)> = BTreeMap::new();
     for fact in facts {
         // What machines used while they waited for work is nobody's, and a line of its own.
         let warm = fact.what.strip_prefix("warm_");
-        let whose = if warm.is_some() { None } else { Some(fact.repository) };
+        let whose = if warm.is_some() {
+            None
+        } else {
+            Some(ForgeId { forge: fact.forge.clone(), id: fact.repository })
+        };
         let (runner, gpu, bytes) = sums.entry(whose).or_default();
         let sum = match warm.unwrap_or(fact.what.as_str()) {
             "runner_micros" => runner,
@@ -159,10 +171,11 @@ fn add(facts: &[UsageFact], names: &BTreeMap<u64, String>) -> Vec<Used> {
     let mut used: Vec<Used> = sums
         .into_iter()
         .map(|(repository, (runner, gpu, bytes))| Used {
-            repository: repository.unwrap_or(0),
-            name: match (repository, repository.and_then(|id| names.get(&id))) {
+            repository: repository.as_ref().map_or(0, |known| known.id),
+            forge: repository.as_ref().and_then(|known| known.forge.clone()),
+            name: match (&repository, repository.as_ref().and_then(named)) {
                 (None, _) => "machines that waited for work".to_owned(),
-                (Some(0), _) => "recipe folders".to_owned(),
+                (Some(ForgeId { id: 0, .. }), _) => "recipe folders".to_owned(),
                 (_, Some(name)) => name.clone(),
                 (_, None) => "no longer configured".to_owned(),
             },
@@ -185,7 +198,8 @@ mod tests {
 
     fn fact(what: &str, amount: u64, repository: u64) -> UsageFact {
         let (what, subject) = (what.to_owned(), "att".to_owned());
-        UsageFact { what, amount, subject, repository, at: Timestamp::default() }
+        let forge = (repository != 0).then(|| "github".parse().unwrap());
+        UsageFact { what, amount, subject, repository, forge, at: Timestamp::default() }
     }
 
     #[test]
@@ -197,11 +211,22 @@ mod tests {
             fact("artifact_bytes", 5, 7),
             fact("artifact_bytes", 6, 7),
             fact("something_new", 1, 7),
+            // The repository of this number at another forge is another one.
+            UsageFact { forge: Some("lab".parse().unwrap()), ..fact("runner_micros", 15_000_000, 7) },
             fact("warm_gpu_micros", 60_000_000, 0),
         ];
-        let used = add(&facts, &BTreeMap::from([(7, "widgets/widget".to_owned())]));
+        let used = add(
+            &facts,
+            &BTreeMap::from([
+                (ForgeId::at(&"github".parse().unwrap(), 7), "widgets/widget".to_owned()),
+                (ForgeId::at(&"lab".parse().unwrap(), 7), "lab/solver".to_owned()),
+            ]),
+        );
         let names: Vec<&str> = used.iter().map(|used| used.name.as_str()).collect();
-        assert_eq!(names, ["widgets/widget", "machines that waited for work", "recipe folders"]);
+        assert_eq!(
+            names,
+            ["widgets/widget", "machines that waited for work", "recipe folders", "lab/solver"]
+        );
         assert_eq!((used[1].gpu_minutes, used[2].runner_minutes), (1.0, 1.0));
         assert_eq!((used[0].runner_minutes, used[0].gpu_minutes, used[0].artifact_bytes), (0.5, 1.5, 11));
     }

@@ -5,7 +5,7 @@ use crate::app::App;
 use crate::auth::Member;
 use crate::console::job as page;
 use crate::console::log::LogWindow;
-use crate::http::error::HttpError;
+use crate::http::error::{self, HttpError};
 use crate::{past, views};
 use axum::extract::{Query, State};
 use forgeyard_api::people::JobView;
@@ -28,15 +28,16 @@ pub(super) async fn job(
     let past = past::of_job(&app, id).await?;
     let view = views::job(&app, id).await?;
     let repository = match &view.demand {
-        Some(demand) => demand.repository.id,
-        None => app.core.read().repository_of(view.job.owner),
+        Some(demand) => Some(demand.repository.clone()),
+        None => app.core.read().repository_of(view.job.owner).cloned(),
     };
-    caller.need_in(repository, Role::Viewer)?;
+    let repository = repository.ok_or_else(|| error::missing("job", id))?;
+    caller.need_in(&repository, Role::Viewer)?;
     let why = {
         let live = app.core.read();
         views::why(&views::foresee(&app, &app.config(), past.as_ref().unwrap_or(&live)), id)?
     };
-    let (shell, names) = (shell_of(&app, &caller, repository), names(&app));
+    let (shell, names) = (shell_of(&app, &caller, &repository), names(&app));
     if fragment.is_some() {
         return html(page::fragment(&shell, &view, &why, &names));
     }

@@ -32,6 +32,7 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::response::Html;
 use forgeyard_engine::gate;
+use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::forge::Repository;
 use forgeyard_model::principal::Role;
 use maud::Markup;
@@ -118,13 +119,13 @@ fn shell(app: &App, caller: Option<&Caller>) -> Shell {
 }
 
 /// Repositories in which somebody may say whether a head may run. The engine asks again when it is said.
-fn judges(app: &App, caller: &Caller) -> BTreeSet<u64> {
+fn judges(app: &App, caller: &Caller) -> BTreeSet<RepositoryKey> {
     let config = app.config();
     let may = |repository: &&forgeyard_model::config::RepositoryConfig| {
-        if caller.standing.role_in(repository.id) >= Some(Role::Maintainer) {
+        if caller.role_in(*repository) >= Some(Role::Maintainer) {
             return true;
         }
-        let by = caller.approver(app, repository.id);
+        let by = caller.approver(app, *repository);
         let Some(forge) = config.access.forge_of(by.forge.as_ref()).filter(|_| by.person.id != 0) else {
             return false;
         };
@@ -150,15 +151,15 @@ fn judges(app: &App, caller: &Caller) -> BTreeSet<u64> {
     config
         .repositories
         .iter()
-        .filter(|repository| caller.sees(repository.id))
+        .filter(|repository| caller.sees(*repository))
         .filter(may)
-        .map(|it| it.id)
+        .map(|it| RepositoryKey { forge: it.forge.clone(), id: it.id })
         .collect()
 }
 
 /// The frame of a page about one repository: buttons are those of the caller's role there.
-fn shell_of(app: &App, caller: &Caller, repository: u64) -> Shell {
-    let role = caller.standing.role_in(repository).unwrap_or(Role::Viewer);
+fn shell_of(app: &App, caller: &Caller, repository: &Repository) -> Shell {
+    let role = caller.role_in(repository).unwrap_or(Role::Viewer);
     shell(app, Some(&Caller { role, ..caller.clone() }))
 }
 

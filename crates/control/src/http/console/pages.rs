@@ -73,7 +73,7 @@ pub(super) async fn pipelines(
         let older =
             farm.pipelines.values().rev().filter(|row| query.before.is_none_or(|before| row.id < before));
         older
-            .filter(|row| listed(filter, &row.state) && caller.sees(row.event.repository.id))
+            .filter(|row| listed(filter, &row.state) && caller.sees(&row.event.repository))
             .take(ROWS + 1)
             .cloned()
             .collect()
@@ -96,7 +96,7 @@ pub(super) async fn queue(State(app): State<App>, Member(caller): Member) -> Pag
         let farm = app.core.read();
         views::queue(&views::foresee(&app, &app.config(), &farm), 4 * ROWS)
     };
-    rows.retain(|row| caller.sees(row.repository_id));
+    rows.retain(|row| caller.sees(row));
     html(console::queue::queue(&shell(&app, Some(&caller)), &rows))
 }
 
@@ -108,7 +108,7 @@ pub(super) async fn pipeline(
     Query(Part { fragment }): Query<Part>,
 ) -> Page {
     let view = views::pipeline(&app, id)?;
-    let repository = view.pipeline.event.repository.id;
+    let repository = &view.pipeline.event.repository;
     caller.need_in(repository, Role::Viewer)?;
     let (shell, names) = (shell_of(&app, &caller, repository), names(&app));
     match fragment {
@@ -290,7 +290,7 @@ fn understood(question: &console::access::Question) -> Result<AccessQuestion, St
         return Err("name a pool or a resource".to_owned());
     }
     Ok(AccessQuestion {
-        repository: number("repository", &question.repository)?,
+        repository: question.repository.trim().parse().map_err(|error| format!("the repository: {error}"))?,
         person: number("person", &question.person)?,
         event,
         resource: question.resource.trim().to_owned(),

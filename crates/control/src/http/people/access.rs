@@ -2,8 +2,9 @@
 
 use super::Answer;
 use crate::app::App;
-use crate::auth::Member;
+use crate::auth::{Caller, Member};
 use crate::http::Routes;
+use crate::http::error::HttpError;
 use axum::extract::State;
 use axum::{Json, routing};
 use forgeyard_api::people::*;
@@ -25,8 +26,16 @@ async fn explain_access(
     Member(caller): Member,
     Json(question): Json<AccessQuestion>,
 ) -> Answer<AccessAnswer> {
-    caller.need_in(question.repository, Role::Viewer)?;
+    need_in_question(&app, &caller, &question)?;
     Ok(Json(ask_gate(&app, &question)))
+}
+
+/// Who asks about a repository needs a role there; about one that this farm has not, in the whole farm.
+fn need_in_question(app: &App, caller: &Caller, question: &AccessQuestion) -> Result<(), HttpError> {
+    match app.config().repository_meant(&question.repository) {
+        Some(known) => caller.need_in(known, Role::Viewer),
+        None => caller.need(Role::Viewer),
+    }
 }
 
 /// What the gate would say, with the terms that were accepted at the farm itself.
@@ -45,7 +54,7 @@ pub fn ask_gate(app: &App, question: &AccessQuestion) -> AccessAnswer {
 
 /// Everything that the gate would say under this configuration: the same for API, console and command line.
 pub fn answer(config: &forgeyard_model::config::FarmConfig, question: &AccessQuestion) -> AccessAnswer {
-    let known = config.repositories.iter().find(|repository| repository.id == question.repository);
+    let known = config.repository_meant(&question.repository);
     let access = &config.access;
     // The question is about somebody of the forge of the repository.
     let login = known.and_then(|known| access.login(&known.forge, question.person)).cloned();
@@ -94,7 +103,7 @@ pub fn ask(
     config: &forgeyard_model::config::FarmConfig,
     question: &AccessQuestion,
 ) -> forgeyard_model::access::Decision {
-    let repository = config.repositories.iter().find(|repository| repository.id == question.repository);
+    let repository = config.repository_meant(&question.repository);
     let protected =
         repository.and_then(|repository| repository.protected.first()).map_or("main", String::as_str);
     let trigger = match question.event {
@@ -105,7 +114,7 @@ pub fn ask(
                 number: 1,
                 base: protected.to_owned(),
                 base_sha: "0".repeat(40),
-                head_repository: if fork { 0 } else { question.repository },
+                head_repository: if fork { 0 } else { question.repository.id },
                 fork,
             }
         }
@@ -125,7 +134,7 @@ pub fn ask(
         return forgeyard_model::access::Decision::Deny { reason };
     };
     let event = ForgeEvent {
-        repository: Repository { forge, id: question.repository, name },
+        repository: Repository { forge, id: question.repository.id, name },
         trigger,
         head_sha: "0".repeat(40),
         sender: person.clone(),

@@ -38,10 +38,10 @@ pub(super) fn routes() -> Routes {
 pub(crate) fn need_of_job(app: &App, caller: &Caller, id: JobId, role: Role) -> Result<(), HttpError> {
     let repository = {
         let farm = app.core.read();
-        farm.jobs.get(&id).map(|job| farm.repository_of(job.owner))
+        farm.jobs.get(&id).and_then(|job| farm.repository_of(job.owner)).cloned()
     };
     match repository {
-        Some(repository) => caller.need_in(repository, role),
+        Some(repository) => caller.need_in(&repository, role),
         // Whoever may nothing anywhere learns nothing of what there is.
         None if caller.standing.highest() < Some(role) => caller.need(role),
         None => Err(error::missing("job", id)),
@@ -55,7 +55,7 @@ pub(crate) fn need_to_see_job(
     id: JobId,
     past: Option<&forgeyard_engine::Farm>,
 ) -> Result<(), HttpError> {
-    let repository = past.and_then(|farm| farm.jobs.get(&id).map(|job| farm.repository_of(job.owner)));
+    let repository = past.and_then(|farm| farm.repository_of(farm.jobs.get(&id)?.owner));
     match repository {
         Some(repository) => caller.need_in(repository, Role::Viewer),
         None => need_of_job(app, caller, id, Role::Viewer),
@@ -64,7 +64,11 @@ pub(crate) fn need_to_see_job(
 
 async fn jobs(State(app): State<App>, Member(caller): Member) -> Answer<Value> {
     let farm = app.core.read();
-    let seen = farm.jobs.values().rev().filter(|row| caller.sees(farm.repository_of(row.owner)));
+    let seen = farm
+        .jobs
+        .values()
+        .rev()
+        .filter(|row| farm.repository_of(row.owner).is_some_and(|of| caller.sees(of)));
     let newest: Vec<_> = seen.take(LIST).collect();
     Ok(Json(json!(newest)))
 }

@@ -5,6 +5,7 @@ use forgeyard_model::Digest;
 use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::ledger::{Entry, LedgerRow, RepositoryUse, RunTimes};
 use forgeyard_model::principal::ApiToken;
+use forgeyard_model::who::ForgeId;
 
 impl Samples {
     /// A row of the ledger.
@@ -32,7 +33,9 @@ impl Samples {
             created_at: self.at(),
             expires_at: number.is_multiple_of(2).then(|| self.at()),
             revoked_at: None,
-            repositories: (1..number % 3).collect(),
+            repositories: (1..number % 3)
+                .map(|id| ForgeId { forge: (id % 2 == 1).then(|| parsed("lab.git")), id })
+                .collect(),
             forge_roles: (0..number % 3).map(|id| (u64::MAX - id, AWKWARD.to_owned())).collect(),
             generation: 1,
         }

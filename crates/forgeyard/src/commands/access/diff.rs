@@ -9,6 +9,7 @@ use forgeyard_control::http::people::ask;
 use forgeyard_model::ForgeName;
 use forgeyard_model::access::{Access, Decision, EventClass};
 use forgeyard_model::config::FarmConfig;
+use forgeyard_model::who::ForgeId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,19 +85,19 @@ pub(in crate::commands) struct Line {
 /// Everything that changes from one configuration to the other.
 pub(super) fn changes(old: &FarmConfig, new: &FarmConfig) -> Vec<Line> {
     let both = [&old.access, &new.access];
-    let repositories: BTreeMap<u64, (&str, &str)> = both
+    let repositories: BTreeMap<(&str, u64), &str> = both
         .iter()
         .flat_map(|access| access.grants.iter().map(|grant| (access.home(), &grant.repository)))
         .filter_map(|(home, repository)| {
             let forge = repository.forge.as_ref().map_or(home, ForgeName::as_str);
-            Some((repository.id?, (repository.name.as_str(), forge)))
+            Some(((forge, repository.id?), repository.name.as_str()))
         })
         .collect();
     let resources: BTreeSet<&String> =
         both.iter().flat_map(|access| &access.grants).flat_map(|grant| &grant.resources).collect();
     let people: BTreeSet<(String, u64)> = both.iter().flat_map(|access| named(access)).collect();
     let mut lines = Vec::new();
-    for (repository, (name, forge)) in &repositories {
+    for ((forge, repository), name) in &repositories {
         // The gate is asked about people of the repository's own forge: nobody else takes part there.
         let people: Vec<u64> =
             people.iter().filter(|(of, _)| of == forge).map(|(_, id)| *id).chain([SOMEBODY_ELSE]).collect();
@@ -105,7 +106,7 @@ pub(super) fn changes(old: &FarmConfig, new: &FarmConfig) -> Vec<Line> {
                 let mut touched: BTreeMap<Change, Vec<String>> = BTreeMap::new();
                 for person in &people {
                     let question = AccessQuestion {
-                        repository: *repository,
+                        repository: ForgeId { forge: forge.parse().ok(), id: *repository },
                         person: *person,
                         event,
                         resource: (*resource).clone(),

@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use forgeyard_api::people::{AccessAnswer, AccessQuestion};
 use forgeyard_control::http::people::answer;
 use forgeyard_formats::access::{self, CirunFiles, ImportOptions, NOBODY, RequestOptions};
+use forgeyard_model::ForgeName;
 use forgeyard_model::access::{Access, Decision, EventClass, GrantRepository};
 use forgeyard_model::config::{FarmConfig, RepositoryConfig};
 use forgeyard_model::who::ForgeId;
@@ -348,6 +349,17 @@ fn simulated(args: &SimulateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A repository by its number.
+fn meant(text: &str) -> Result<ForgeId> {
+    text.parse().map_err(|_| {
+        Wrong::new(format!("the repository `{text}` is not known by name"))
+            .fix(
+                "give its numeric id at the forge, with the forge where that is not the home forge: 7, lab:7",
+            )
+            .into()
+    })
+}
+
 async fn explain(args: ExplainArgs) -> Result<ExitCode> {
     let number = |text: &str, what: &str| -> Result<u64> {
         text.parse().map_err(|_| {
@@ -359,9 +371,12 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
     let answered = if let Some(file) = &args.file {
         let access = read(file)?;
         let named = access.grants.iter().find(|grant| grant.repository.name == args.repository);
-        let repository = match named.and_then(|grant| grant.repository.id) {
+        let written = named.and_then(|grant| {
+            Some(ForgeId { forge: grant.repository.forge.clone(), id: grant.repository.id? })
+        });
+        let repository = match written {
             Some(id) => id,
-            None => number(&args.repository, "the repository")?,
+            None => meant(&args.repository)?,
         };
         let login = access.logins.iter().find(|(_, login)| login.eq_ignore_ascii_case(&args.person));
         let person = match login {
@@ -377,7 +392,10 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
             Err(_) => {
                 let known = client.config().await?.repositories;
                 let found = known.iter().find(|known| known.name == args.repository);
-                found.map_or_else(|| number(&args.repository, "the repository"), |found| Ok(found.id))?
+                found.map_or_else(
+                    || meant(&args.repository),
+                    |found| Ok(ForgeId::at(&found.forge, found.id)),
+                )?
             }
         };
         let question = question(&args, repository, number(&args.person, "the person")?);
@@ -390,16 +408,23 @@ async fn explain(args: ExplainArgs) -> Result<ExitCode> {
     })
 }
 
-fn question(args: &ExplainArgs, repository: u64, person: u64) -> AccessQuestion {
+fn question(args: &ExplainArgs, repository: ForgeId, person: u64) -> AccessQuestion {
     AccessQuestion { repository, person, event: args.event, resource: args.resource.clone() }
 }
 
 /// A farm that works for every repository of the grants.
 pub(super) fn configured(access: Access) -> Result<FarmConfig> {
     let mut config = FileConfig::default().farm(HostSize::here())?;
-    let named: BTreeMap<u64, &GrantRepository> =
-        access.grants.iter().filter_map(|grant| Some((grant.repository.id?, &grant.repository))).collect();
-    for (id, repository) in named {
+    let home = access.home();
+    let named: BTreeMap<(&str, u64), &GrantRepository> = access
+        .grants
+        .iter()
+        .filter_map(|grant| {
+            let forge = grant.repository.forge.as_ref().map_or(home, ForgeName::as_str);
+            Some(((forge, grant.repository.id?), &grant.repository))
+        })
+        .collect();
+    for ((_, id), repository) in named {
         let name = &repository.name;
         config.repositories.push(RepositoryConfig {
             forge: match access.forge_of(repository.forge.as_ref()) {
