@@ -121,7 +121,10 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
             bench.client(client, &mut lines, &mut figures)?;
         }
     }
-    println!("{:<17} {:<9} {:>7} {:>7} {:>6} {:>6}  reads that hit", "client, tree", "situation", "wall s", "CPU s", "wall", "CPU");
+    println!(
+        "{:<17} {:<9} {:>7} {:>7} {:>6} {:>6}  reads that hit",
+        "client, tree", "situation", "wall s", "CPU s", "wall", "CPU"
+    );
     for line in lines {
         println!("{line}");
     }
@@ -137,7 +140,8 @@ impl Bench<'_> {
         for part in ["common", "compress", "decompress", "dictBuilder", "legacy", "deprecated"] {
             let Ok(entries) = std::fs::read_dir(zstd.join(part)) else { continue };
             for path in entries.flatten().map(|entry| entry.path()) {
-                let (Some(name), true) = (path.file_stem(), path.extension().is_some_and(|end| end == "c")) else {
+                let (Some(name), true) = (path.file_stem(), path.extension().is_some_and(|end| end == "c"))
+                else {
                     continue;
                 };
                 for (kind, flag) in [("static", ""), ("shared", "-fPIC")] {
@@ -164,7 +168,9 @@ impl Bench<'_> {
     fn script(&self, client: Client, cached: bool) -> Result<PathBuf> {
         let here = self.folder.display();
         let sccache = self.sccache.as_deref().unwrap_or(Path::new("sccache")).display();
-        let mut text = format!("set -e\nrm -rf {here}/out {here}/target\nmkdir -p {here}/out\nexport CCACHE_DIR={here}/out/ccache\n");
+        let mut text = format!(
+            "set -e\nrm -rf {here}/out {here}/target\nmkdir -p {here}/out\nexport CCACHE_DIR={here}/out/ccache\n"
+        );
         let server = cached && client != Client::Ccache;
         if server {
             // In the foreground and waited for, so that its time is counted.
@@ -180,7 +186,11 @@ impl Bench<'_> {
             Client::SccacheC if cached => make(&format!("{sccache} gcc")),
             Client::SccacheC => make("gcc"),
             Client::SccacheRust => {
-                let wrapper = if cached { format!("RUSTC_WRAPPER={sccache} ") } else { "unset RUSTC_WRAPPER; ".to_owned() };
+                let wrapper = if cached {
+                    format!("RUSTC_WRAPPER={sccache} ")
+                } else {
+                    "unset RUSTC_WRAPPER; ".to_owned()
+                };
                 format!(
                     "cd {}\n{wrapper}CARGO_INCREMENTAL=0 cargo build --quiet --offline --locked -j2 -p reqwest --target-dir {here}/target\n",
                     self.root.display()
@@ -207,7 +217,8 @@ impl Bench<'_> {
             }
         };
         let (begin, before) = (Instant::now(), spent());
-        let output = command.arg(&script).env_remove("FORGEYARD_CACHE_TOKEN").env_remove("MAKEFLAGS").output()?;
+        let output =
+            command.arg(&script).env_remove("FORGEYARD_CACHE_TOKEN").env_remove("MAKEFLAGS").output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if !output.status.success() {
             let log = std::fs::read_to_string(self.folder.join("sccache.log")).unwrap_or_default();
@@ -247,12 +258,19 @@ impl Bench<'_> {
         let mut server = Running(server.stdout(Stdio::piped()).spawn()?);
         let out = server.0.stdout.take().context("no output")?;
         let mut heard = BufReader::new(out).lines().map_while(Result::ok);
-        let url = heard.find_map(|line| Some(format!("http://{}", line.split_once("http://")?.1.trim_end_matches('/'))));
+        let url = heard
+            .find_map(|line| Some(format!("http://{}", line.split_once("http://")?.1.trim_end_matches('/'))));
         let url = url.context("the cache does not start")?;
 
         let none = self.build(client, None)?;
         let mut add = |situation: &str, went: &Went| {
-            eprintln!("{}: {situation}: {:.1} s, CPU {:.1} s, {}", client.name(), went.wall.as_secs_f64(), went.cpu, went.said);
+            eprintln!(
+                "{}: {situation}: {:.1} s, CPU {:.1} s, {}",
+                client.name(),
+                went.wall.as_secs_f64(),
+                went.cpu,
+                went.said
+            );
             lines.push(format!(
                 "{:<17} {situation:<9} {:>7.1} {:>7.1} {:>6.2} {:>6.2}  {}",
                 client.name(),
@@ -292,7 +310,9 @@ impl Bench<'_> {
             bail!("{}: a fork or a stranger wrote to main", client.name());
         }
 
-        let elsewhere = |address: SocketAddr| ["--cache".to_owned(), format!("http://{address}"), "--token-file".to_owned(), main.clone()];
+        let elsewhere = |address: SocketAddr| {
+            ["--cache".to_owned(), format!("http://{address}"), "--token-file".to_owned(), main.clone()]
+        };
         let free = TcpListener::bind("127.0.0.1:0")?;
         let address = free.local_addr()?;
         drop(free);

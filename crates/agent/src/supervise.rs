@@ -342,8 +342,7 @@ impl Attempt<'_> {
         }
         let options = HttpOptions { ca_file: self.machine.ca_file.clone(), ..HttpOptions::default() };
         let own_network = !self.machine.flavor.network;
-        let opened =
-            JobCache::open(self.client, self.session, &options, own_network, state.cache.clone());
+        let opened = JobCache::open(self.client, self.session, &options, own_network, state.cache.clone());
         let mut cache = match opened {
             Ok(cache) => cache,
             Err(error) => {

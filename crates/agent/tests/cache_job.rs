@@ -71,7 +71,11 @@ async fn machine_without_network_reaches_the_cache_and_nothing_else_and_never_se
     rig.run(&[&ask, &format!("bash -c '{}'", look.replace('\'', "'\\''"))]).await;
     let facts = rig.farm.facts().await;
     let log = rig.farm.log_text();
-    assert_eq!(facts.steps.iter().map(|step| step.exit_code).collect::<Vec<_>>(), [Some(0), Some(0)], "{log}");
+    assert_eq!(
+        facts.steps.iter().map(|step| step.exit_code).collect::<Vec<_>>(),
+        [Some(0), Some(0)],
+        "{log}"
+    );
     assert_eq!(log.matches("an entry").count(), 2, "one for each step:\n{log}");
     assert!(log.contains("[forgeyard] cache: reads and writes github/1/pr/7"), "{log}");
     assert!(log.contains("http://127.0.0.1:8420/-/dav/") && log.contains("main-1:key"), "{log}");

@@ -34,7 +34,10 @@ fn request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
         }
     };
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).map_or(0, |text| text.parse().unwrap());
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .map_or(0, |text| text.parse().unwrap());
     let mut body = bytes.split_off(end);
     while body.len() < length {
         let read = stream.read(&mut buffer).unwrap();
@@ -66,10 +69,17 @@ fn cache(answer: &'static str) -> (SocketAddr, Receiver<(String, Vec<u8>)>) {
 }
 
 /// Status and body of one request.
-async fn ask(relay: SocketAddr, method: &'static str, path: &'static str, authorization: Option<String>, body: Vec<u8>) -> (u16, String) {
+async fn ask(
+    relay: SocketAddr,
+    method: &'static str,
+    path: &'static str,
+    authorization: Option<String>,
+    body: Vec<u8>,
+) -> (u16, String) {
     let answer = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(relay).unwrap();
-        let authorization = authorization.map_or_else(String::new, |text| format!("Authorization: {text}\r\n"));
+        let authorization =
+            authorization.map_or_else(String::new, |text| format!("Authorization: {text}\r\n"));
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: relay.example\r\n{authorization}Content-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
@@ -94,13 +104,21 @@ async fn secret_opens_it_in_every_form_and_the_token_goes_to_the_cache_alone() {
     let (address, heard) = cache("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nentry");
     relay.connect(upstream(address));
     let basic = "Basic am9iOjAxMjM0NTY3ODlhYmNkZWYwMTIzNDU2Nzg5YWJjZGVm".to_owned();
-    let s3 = format!("AWS4-HMAC-SHA256 Credential={SECRET}/20260101/auto/s3/aws4_request, SignedHeaders=host, Signature=0");
+    let s3 = format!(
+        "AWS4-HMAC-SHA256 Credential={SECRET}/20260101/auto/s3/aws4_request, SignedHeaders=host, Signature=0"
+    );
     for sent in [format!("Bearer {SECRET}"), format!("Bearer eyJh.eyJz.{SECRET}"), basic, s3] {
-        assert_eq!(ask(at, "GET", "/-/ccache/ab?x=y", Some(sent), Vec::new()).await, (200, "entry".to_owned()));
+        assert_eq!(
+            ask(at, "GET", "/-/ccache/ab?x=y", Some(sent), Vec::new()).await,
+            (200, "entry".to_owned())
+        );
         let (head, _) = heard.recv().unwrap();
         assert!(head.starts_with("get /-/ccache/ab?x=y http/1.1"), "{head}");
         assert!(head.contains("authorization: bearer the-token\r\n") && !head.contains(SECRET), "{head}");
-        assert!(head.contains("host: relay.example\r\n"), "addresses that the cache signs lead back here: {head}");
+        assert!(
+            head.contains("host: relay.example\r\n"),
+            "addresses that the cache signs lead back here: {head}"
+        );
     }
     assert_eq!(relay.counts().hits, 4);
 }
@@ -111,7 +129,12 @@ async fn secret_of_another_job_opens_nothing() {
     let (address, heard) = cache("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     relay.connect(upstream(address));
     let other = "f".repeat(32);
-    for sent in [None, Some(format!("Bearer {other}")), Some("Bearer the-token".to_owned()), Some("Bearer ".to_owned())] {
+    for sent in [
+        None,
+        Some(format!("Bearer {other}")),
+        Some("Bearer the-token".to_owned()),
+        Some("Bearer ".to_owned()),
+    ] {
         assert_eq!(ask(at, "GET", "/-/dav/x", sent.clone(), Vec::new()).await.0, 403, "{sent:?}");
     }
     assert!(heard.try_recv().is_err(), "nothing of it went to the cache");

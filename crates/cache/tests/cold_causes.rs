@@ -57,8 +57,11 @@ impl Watched {
         for number in 0..FILES {
             // Bytes that do not compress, so that a quota can be too small for them.
             let size = if quota_mib.is_some() { 300_000 } else { 1 };
-            let bytes: String = (0..size).map(|at| format!("{},", mixed(at + ((number as u64) << 32)))).collect();
-            let text = format!("#include <stdio.h>\nconst unsigned char data{number}[] = {{{bytes}}};\nint part{number}(void) {{ return NOW; }}\n");
+            let bytes: String =
+                (0..size).map(|at| format!("{},", mixed(at + ((number as u64) << 32)))).collect();
+            let text = format!(
+                "#include <stdio.h>\nconst unsigned char data{number}[] = {{{bytes}}};\nint part{number}(void) {{ return NOW; }}\n"
+            );
             fs_err::write(tree.path().join(format!("part{number}.c")), text).unwrap();
         }
         Self { running: start(options).unwrap(), minutes, tree, _folder: folder }
@@ -75,7 +78,10 @@ impl Watched {
         let run = tempfile::tempdir().unwrap();
         for number in 0..FILES {
             let mut command = Command::new(ccache);
-            command.current_dir(self.tree.path()).env("CCACHE_DIR", run.path()).env("CCACHE_REMOTE_ONLY", "true");
+            command
+                .current_dir(self.tree.path())
+                .env("CCACHE_DIR", run.path())
+                .env("CCACHE_REMOTE_ONLY", "true");
             let storage = format!("http://any:{token}@{}/p/main/-/ccache", self.running.address);
             command.env("CCACHE_REMOTE_STORAGE", storage).envs(more.iter().copied());
             command.args(["gcc", "-c", &format!("-DNOW={now}"), &format!("part{number}.c"), "-o"]);
@@ -89,12 +95,19 @@ impl Watched {
             let mut command = Command::new(sccache);
             command.current_dir(self.tree.path()).env("SCCACHE_SERVER_UDS", run.path().join("socket"));
             command.env("SCCACHE_WEBDAV_ENDPOINT", format!("http://{}/p/main/-/dav/", self.running.address));
-            command.env("SCCACHE_WEBDAV_TOKEN", token).env("SCCACHE_DIR", run.path()).envs(more.iter().copied());
+            command
+                .env("SCCACHE_WEBDAV_TOKEN", token)
+                .env("SCCACHE_DIR", run.path())
+                .envs(more.iter().copied());
             command
         };
         for number in 0..FILES {
             let part = format!("part{number}.c");
-            good(command().args(["gcc", "-c", &format!("-DNOW={now}"), &part, "-o"]).arg(run.path().join("part.o")));
+            good(
+                command()
+                    .args(["gcc", "-c", &format!("-DNOW={now}"), &part, "-o"])
+                    .arg(run.path().join("part.o")),
+            );
         }
         good(command().arg("--stop-server"));
     }
@@ -144,7 +157,12 @@ fn denied_writes_are_named_after_one_build() {
 fn scope_that_nobody_ever_writes_is_named_after_one_build() {
     let Some(sccache) = find("sccache") else { return };
     let watched = Watched::new(None);
-    watched.sccache(&sccache, &token("p/main", Access::Write), "1", &[("SCCACHE_WEBDAV_RW_MODE", "READ_ONLY")]);
+    watched.sccache(
+        &sccache,
+        &token("p/main", Access::Write),
+        "1",
+        &[("SCCACHE_WEBDAV_RW_MODE", "READ_ONLY")],
+    );
     watched.cold(Cause::NeverWritten, "token that may write");
     watched.end();
 }
@@ -156,7 +174,12 @@ fn scope_that_holds_other_things_and_is_not_written_is_named_after_one_build() {
     watched.sccache(&sccache, &token("p/main", Access::Write), "1", &[]);
     assert_eq!(watched.report().verdict, Verdict::Undecided, "the first build ever is no verdict");
     watched.later();
-    watched.sccache(&sccache, &token("p/main", Access::Write), "2", &[("SCCACHE_WEBDAV_RW_MODE", "READ_ONLY")]);
+    watched.sccache(
+        &sccache,
+        &token("p/main", Access::Write),
+        "2",
+        &[("SCCACHE_WEBDAV_RW_MODE", "READ_ONLY")],
+    );
     watched.cold(Cause::NotWritten, "only read");
     watched.end();
 }

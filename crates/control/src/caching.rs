@@ -108,7 +108,8 @@ pub fn wanted(
             let runner = farm.runners.get(&attempt.runner);
             let registration = runner.and_then(|runner| runner.registration.as_deref());
             let taken = registration.and_then(|registration| registration.taken.as_ref());
-            let Some(taken) = taken.filter(|taken| matches!(taken.answer, TakenAnswer::Allowed { .. })) else {
+            let Some(taken) = taken.filter(|taken| matches!(taken.answer, TakenAnswer::Allowed { .. }))
+            else {
                 return Err(Without::NotYet);
             };
             let job = &taken.job;
@@ -142,8 +143,10 @@ pub async fn run(app: App, stop: CancellationToken) {
         let ended: BTreeMap<String, Timestamp> = {
             let farm = app.core.read();
             let ended = farm.attempts.values().filter(|attempt| attempt.state == AttemptState::Ended);
-            let all: BTreeMap<String, Timestamp> =
-                ended.map(|attempt| (id(attempt), end(&farm, attempt))).filter(|(_, end)| *end > now).collect();
+            let all: BTreeMap<String, Timestamp> = ended
+                .map(|attempt| (id(attempt), end(&farm, attempt)))
+                .filter(|(_, end)| *end > now)
+                .collect();
             done.retain(|id| all.contains_key(id));
             all.into_iter().filter(|(id, _)| !done.contains(id)).collect()
         };

@@ -38,7 +38,8 @@ pub struct FarmCaching {
 }
 
 fn path(text: &str) -> Result<ScopePath> {
-    text.parse().map_err(|error| Wrong::new(format!("{error}")).fix("correct [cache] in the configuration").into())
+    text.parse()
+        .map_err(|error| Wrong::new(format!("{error}")).fix("correct [cache] in the configuration").into())
 }
 
 /// The rules of a repository for which none are declared: private, and pull requests read main.
@@ -107,15 +108,24 @@ impl FarmCaching {
         if !config.jobs.unwrap_or(true) {
             return Ok(None);
         }
-        let listen = config.listen.map_or_else(|| crate::commands::cache::ADDRESS.to_owned(), |listen| {
-            let ip = if listen.ip().is_unspecified() { "127.0.0.1".to_owned() } else { listen.ip().to_string() };
-            format!("{ip}:{}", listen.port())
-        });
+        let listen = config.listen.map_or_else(
+            || crate::commands::cache::ADDRESS.to_owned(),
+            |listen| {
+                let ip = if listen.ip().is_unspecified() {
+                    "127.0.0.1".to_owned()
+                } else {
+                    listen.ip().to_string()
+                };
+                format!("{ip}:{}", listen.port())
+            },
+        );
         let address = config.address.clone().unwrap_or_else(|| format!("http://{listen}"));
         if !address.starts_with("http://") && !address.starts_with("https://") {
-            return Err(Wrong::new(format!("`address` of [cache] is `{address}`, which is no http or https address"))
-                .fix("write for example \"http://cache.example.org:8420\"")
-                .into());
+            return Err(Wrong::new(format!(
+                "`address` of [cache] is `{address}`, which is no http or https address"
+            ))
+            .fix("write for example \"http://cache.example.org:8420\"")
+            .into());
         }
         Ok(Some(Self {
             data: data.to_owned(),
@@ -127,17 +137,24 @@ impl FarmCaching {
     }
 
     fn change(&self, change: impl FnOnce(&mut Snapshot) -> Result<bool>) -> io::Result<Snapshot> {
-        change_authority(&self.data, change).map(|(_, snapshot)| snapshot).map_err(|error| io::Error::other(format!("{error:#}")))
+        change_authority(&self.data, change)
+            .map(|(_, snapshot)| snapshot)
+            .map_err(|error| io::Error::other(format!("{error:#}")))
     }
 }
 
 /// Public keys of what Nix reads from a scope and its parents.
 fn nix_keys(snapshot: &Snapshot, scope: &ScopePath) -> Vec<String> {
-    let authority = Authority::new(snapshot.clone()).and_then(|all| with_keys(all, |path| fs_err::read(path)));
+    let authority =
+        Authority::new(snapshot.clone()).and_then(|all| with_keys(all, |path| fs_err::read(path)));
     // A key that cannot be read is told by the cache itself.
     let Ok(authority) = authority else { return Vec::new() };
     let chain = authority.tree().chain(scope);
-    chain.iter().filter_map(|scope| authority.signer(scope)).map(|signer| signer.public().to_string()).collect()
+    chain
+        .iter()
+        .filter_map(|scope| authority.signer(scope))
+        .map(|signer| signer.public().to_string())
+        .collect()
 }
 
 impl Caching for FarmCaching {
@@ -245,7 +262,11 @@ mod tests {
         let paths: Vec<&str> = grant.reads.iter().map(ScopePath::as_str).collect();
         assert_eq!(paths, ["github/42/pr/7", "github/42/main"]);
         assert_eq!(grant.writes.unwrap().as_str(), "github/42/pr/7");
-        assert_eq!(caching.mint(&wanted).unwrap().token.expose(), token.expose(), "asking again gives the same");
+        assert_eq!(
+            caching.mint(&wanted).unwrap().token.expose(),
+            token.expose(),
+            "asking again gives the same"
+        );
         caching.revoke(&[("att_1".to_owned(), wanted.expires_at)].into(), now).unwrap();
         assert!(authority(data.path()).0.identify(token.expose(), now).is_err());
         caching.revoke(&BTreeMap::new(), wanted.expires_at).unwrap();
@@ -264,12 +285,18 @@ mod tests {
 
     #[test]
     fn declared_scopes_must_exist_and_pull_requests_must_not_be_trusted() {
-        let scopes = Scopes { main: "iree/main".to_owned(), pulls: "iree/pr".to_owned(), ..Scopes::usual(&"github".parse().unwrap(), 42) };
+        let scopes = Scopes {
+            main: "iree/main".to_owned(),
+            pulls: "iree/pr".to_owned(),
+            ..Scopes::usual(&"github".parse().unwrap(), 42)
+        };
         let config = CacheConfig { repositories: vec![scopes.clone()], ..CacheConfig::default() };
         assert!(rules(Vec::new(), &config, &[]).unwrap_err().to_string().contains("iree/main"));
         let [main, pulls] = usual(&scopes).unwrap();
         let trusted = ScopeRule { trusted: true, ..pulls.clone() };
-        assert!(rules(vec![main.clone(), trusted], &config, &[]).unwrap_err().to_string().contains("untrusted"));
+        assert!(
+            rules(vec![main.clone(), trusted], &config, &[]).unwrap_err().to_string().contains("untrusted")
+        );
         assert_eq!(rules(vec![main, pulls], &config, &[]).unwrap().len(), 2);
     }
 }

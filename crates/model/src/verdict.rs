@@ -155,8 +155,10 @@ impl CacheFacts {
     /// For logs and pages.
     pub fn text(&self) -> String {
         let Self { hits, misses, stored, denied, alone, .. } = self;
-        let mut text =
-            format!("{hits} of {} reads hit, {stored} entries stored, {denied} refused", hits.saturating_add(*misses));
+        let mut text = format!(
+            "{hits} of {} reads hit, {stored} entries stored, {denied} refused",
+            hits.saturating_add(*misses)
+        );
         if *alone > 0 {
             text.push_str(&format!("; {alone} requests without the cache, which did not answer"));
         }

@@ -107,7 +107,10 @@ mod tests {
         assert!(all["NIX_CONFIG"].contains("extra-trusted-public-keys = main-1:abc"));
         assert!(!of.environment(true).contains_key("ACTIONS_RUNTIME_TOKEN"));
         let named = Surroundings { scope: Some("iree/main"), ..of };
-        assert_eq!(named.environment(false)["SCCACHE_WEBDAV_ENDPOINT"], "http://127.0.0.1:4242/iree/main/-/dav/");
+        assert_eq!(
+            named.environment(false)["SCCACHE_WEBDAV_ENDPOINT"],
+            "http://127.0.0.1:4242/iree/main/-/dav/"
+        );
         assert!(named.files()[0].1.contains("@127.0.0.1:4242/iree/main/-/bazel"));
     }
 }

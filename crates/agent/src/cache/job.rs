@@ -147,7 +147,8 @@ impl JobCache {
                         }
                     }
                 });
-                "[forgeyard] cache: the farm does not say yet what this job may do; it is empty until then".to_owned()
+                "[forgeyard] cache: the farm does not say yet what this job may do; it is empty until then"
+                    .to_owned()
             }
         }
     }

@@ -22,6 +22,6 @@ mod health;
 mod job;
 mod relay;
 
-pub(crate) use job::{CacheRecord, JobCache};
 pub use environment::Surroundings;
+pub(crate) use job::{CacheRecord, JobCache};
 pub use relay::{Counts, Relay, RelayError, Upstream};

@@ -214,7 +214,13 @@ fn plain(status: u16, kind: &'static str, body: String) -> Response<Body> {
 }
 
 /// Answers in the place of the cache, after all of the body is read: an answer before that confuses Bazel.
-async fn alone(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, body: Option<Incoming>) -> Response<Body> {
+async fn alone(
+    shared: &Shared,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    body: Option<Incoming>,
+) -> Response<Body> {
     if !path.ends_with("/.sccache_check") {
         shared.counters.alone.fetch_add(1, Ordering::Relaxed);
     }
@@ -222,7 +228,8 @@ async fn alone(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap
         while let Some(Ok(_)) = body.frame().await {}
     }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let answer = without(method.as_str(), path, kind.is_some_and(|kind| kind.starts_with("application/protobuf")));
+    let answer =
+        without(method.as_str(), path, kind.is_some_and(|kind| kind.starts_with("application/protobuf")));
     let mut response = plain(answer.status, answer.kind, answer.body);
     response.headers_mut().insert(HeaderName::from_static(DISCARDED), HeaderValue::from_static("1"));
     response
@@ -232,8 +239,17 @@ async fn alone(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap
 fn passed_on(name: &HeaderName) -> bool {
     !matches!(
         name.as_str(),
-        "connection" | "keep-alive" | "proxy-authenticate" | "proxy-authorization" | "te" | "trailer"
-            | "transfer-encoding" | "upgrade" | "proxy-connection" | "authorization" | "expect"
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "proxy-connection"
+            | "authorization"
+            | "expect"
     )
 }
 
@@ -252,8 +268,12 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     };
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let url = format!("{}{target}", upstream.address.trim_end_matches('/'));
-    let mut headers: HeaderMap =
-        parts.headers.iter().filter(|(name, _)| passed_on(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut headers: HeaderMap = parts
+        .headers
+        .iter()
+        .filter(|(name, _)| passed_on(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
     if !path.starts_with("/-/github/")
         && let Some(token) = &upstream.token
         && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
@@ -370,7 +390,8 @@ mod tests {
         let of = |text: &str| credential(&HeaderValue::from_str(text).unwrap());
         assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
         assert_eq!(of("Basic am9iOmFiYw==").as_deref(), Some("abc"));
-        let s3 = "AWS4-HMAC-SHA256 Credential=abc/20260101/auto/s3/aws4_request, SignedHeaders=host, Signature=0";
+        let s3 =
+            "AWS4-HMAC-SHA256 Credential=abc/20260101/auto/s3/aws4_request, SignedHeaders=host, Signature=0";
         assert_eq!(of(s3).as_deref(), Some("abc"));
         assert_eq!(of("Digest abc"), None);
         assert!(same("abc", "abc") && !same("abc", "abd") && !same("abc", "ab"));

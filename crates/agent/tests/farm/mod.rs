@@ -11,9 +11,8 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 use forgeyard_api::agent::{
-    CACHE, CacheAccess,
-    Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, RUNNER_CONFIG, RUNNER_TOOK, Redeem, Redeemed,
-    RunnerConfig, RunnerTook, WAIT, Wait, Waited,
+    CACHE, CacheAccess, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, RUNNER_CONFIG, RUNNER_TOOK,
+    Redeem, Redeemed, RunnerConfig, RunnerTook, WAIT, Wait, Waited,
 };
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};

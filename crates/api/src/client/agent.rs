@@ -5,8 +5,8 @@
 
 use super::http::{self, ClientError, HttpOptions};
 use crate::agent::{
-    self, CacheAccess, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed, RunnerConfig, RunnerConfigRequest,
-    RunnerTook, Wait, Waited,
+    self, CacheAccess, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed, RunnerConfig,
+    RunnerConfigRequest, RunnerTook, Wait, Waited,
 };
 use crate::error::{ApiError, ErrorKind};
 use bytes::Bytes;

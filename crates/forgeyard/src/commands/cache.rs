@@ -395,8 +395,7 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             let file = FileConfig::read(place.config.as_deref())?;
             let (config, repositories) = (file.cache.unwrap_or_default(), file.repositories);
             let data = crate::farm::folder(&place.data)?;
-            let running =
-                tokio::task::spawn_blocking(move || start(&data, &config, &repositories)).await??;
+            let running = tokio::task::spawn_blocking(move || start(&data, &config, &repositories)).await??;
             crate::farm::wait_for_signal().await;
             tokio::task::spawn_blocking(move || running.stop()).await??;
             Ok(ExitCode::SUCCESS)

@@ -63,8 +63,9 @@ pub async fn run(args: RelayArgs) -> Result<ExitCode> {
     let secret = format!("{:032x}", rand::random::<u128>());
     let options = HttpOptions { ca_file: args.ca_file.clone(), ..HttpOptions::default() };
     let relay = Relay::new(Secret::new(secret.clone()), &options)?;
-    let listener = std::net::TcpListener::bind(args.listen)
-        .with_context(|| Wrong::new(format!("cannot listen on {}", args.listen)).fix("choose another `--listen`"))?;
+    let listener = std::net::TcpListener::bind(args.listen).with_context(|| {
+        Wrong::new(format!("cannot listen on {}", args.listen)).fix("choose another `--listen`")
+    })?;
     let address = relay.listen(listener)?;
     relay.connect(Upstream { address: args.cache.clone(), token });
     let home = tempfile::tempdir()?;
@@ -80,7 +81,8 @@ pub async fn run(args: RelayArgs) -> Result<ExitCode> {
     }
     let mut environment = surroundings.environment(false);
     environment.insert("FORGEYARD_BAZELRC".to_owned(), home.path().join(".bazelrc").display().to_string());
-    environment.insert("SCCACHE_SERVER_UDS".to_owned(), home.path().join("sccache.socket").display().to_string());
+    environment
+        .insert("SCCACHE_SERVER_UDS".to_owned(), home.path().join("sccache.socket").display().to_string());
     let Some((program, arguments)) = args.command.split_first() else {
         for (name, value) in &environment {
             println!("export {name}={}", quoted(value));

@@ -25,7 +25,11 @@ fn ask(cache: &str, method: &str, path: &str, token: &str, body: &str) -> u16 {
 }
 
 /// Runs a job to its end, and answers what the farm has of it, its log, and the token that its agent had.
-async fn run(door: &Door, job: u64, before: &[forgeyard_model::RunnerId]) -> (Demand, String, String, forgeyard_model::RunnerId) {
+async fn run(
+    door: &Door,
+    job: u64,
+    before: &[forgeyard_model::RunnerId],
+) -> (Demand, String, String, forgeyard_model::RunnerId) {
     let machine = door.machine(before).await;
     let step = door.witness.step().await;
     let state = std::fs::read(door.folder(machine.id).join("agent/state.json")).unwrap();
@@ -34,7 +38,7 @@ async fn run(door: &Door, job: u64, before: &[forgeyard_model::RunnerId]) -> (De
     let (attempt, session) = (text(&state["redeemed"]["attempt"]), text(&state["redeemed"]["session"]));
     let access = door.cache_access(&attempt, &session).await;
     let token = text(&access["token"]);
-    assert_eq!(ask(&door.cache, "PUT", "/-/kv/while-it-runs", &token, "x"), 201);
+    assert!(ask(&door.cache, "PUT", "/-/kv/while-it-runs", &token, "x") < 300);
     step.go_on().await;
     let demand = door.demand(job, "ended").await;
     assert_eq!(demand.conclusion.as_deref(), Some("success"), "{}", door.log(&demand).await);
@@ -61,7 +65,10 @@ async fn jobs_use_the_cache_by_themselves_forks_read_main_and_tokens_end_with_th
     assert!(cold.0 == 0 && cold.2 > 0, "{cold:?}");
     assert!(log.contains(&format!("reads and writes {main}")) && log.contains("***"), "{log}");
     let stored = door.cache(&["ls", &main]);
-    assert!(stored.contains("job_") && stored.contains("github/"), "who wrote it, and in which run: {stored}");
+    assert!(
+        stored.contains("job_") && stored.contains("github/"),
+        "who wrote it, and in which run: {stored}"
+    );
 
     let (_, log, ..) = {
         let run = run(&door, door.push(door.repository, &LABELS, None), &seen).await;

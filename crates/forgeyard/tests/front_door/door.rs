@@ -240,7 +240,8 @@ impl Door {
         self.twin.with(|state| {
             let sha = "f".repeat(40);
             let number = state.open_pull(self.repository, self.fork, "fix", &sha, &self.stranger);
-            let mut run = RunSpec::push(self.repository, &self.stranger, vec![JobSpec::new("build", &LABELS)]);
+            let mut run =
+                RunSpec::push(self.repository, &self.stranger, vec![JobSpec::new("build", &LABELS)]);
             run.event = "pull_request".to_owned();
             (run.head_branch, run.head_sha) = ("fix".to_owned(), sha);
             (run.head_repository, run.pull) = (self.fork, Some(number));

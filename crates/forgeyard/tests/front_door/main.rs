@@ -8,9 +8,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that fails")]
 
+mod cached;
 #[path = "../chain/mod.rs"]
 mod chain;
-mod cached;
 mod door;
 
 use chain::rows::Rows;

@@ -38,7 +38,8 @@ pub(super) async fn access(
     let minted = tokio::task::spawn_blocking(move || caching.mint(&asked)).await;
     let minted = minted.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|error| {
         tracing::error!(%error, attempt = %attempt.id, "a token of the cache could not be made");
-        ApiError::new(ErrorKind::Unavailable, "cache.not_minted", "the token cannot be made now").hint("ask again")
+        ApiError::new(ErrorKind::Unavailable, "cache.not_minted", "the token cannot be made now")
+            .hint("ask again")
     })?;
     tracing::info!(attempt = %attempt.id, scope = wanted.given.scope, writes = wanted.given.writes, "a token of the cache");
     Ok(Json(CacheAccess {
