@@ -21,9 +21,9 @@ const PARTS: [Part; 14] = [
     ("decisions", |root| example(root, "forgeyard-control", "figures", &["decisions"])),
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
-    ("cache", cache),
-    ("cache-start", cache_start),
-    ("cache-find-missing", cache_find_missing),
+    ("cache", |root| cache(root, "beside_nginx")),
+    ("cache-start", |root| cache(root, "start")),
+    ("cache-find-missing", |root| cache(root, "find_missing")),
     ("cache-clients", crate::cache_clients::figures),
     ("sandbox", sandbox),
     ("tour", tour),
@@ -166,21 +166,9 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
     collect(crate::cargo::command(root, &all))
 }
 
-/// Beside a peer that was built to be shipped, so built like that itself.
-fn cache(root: &Path) -> Result<Vec<Figure>> {
-    let arguments =
-        ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "beside_nginx"];
-    collect(crate::cargo::command(root, &arguments))
-}
-
-fn cache_start(root: &Path) -> Result<Vec<Figure>> {
-    let arguments = ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "start"];
-    collect(crate::cargo::command(root, &arguments))
-}
-
-fn cache_find_missing(root: &Path) -> Result<Vec<Figure>> {
-    let arguments =
-        ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", "find_missing"];
+/// As it is shipped: the cache is held against a peer that is.
+fn cache(root: &Path, name: &str) -> Result<Vec<Figure>> {
+    let arguments = ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", name];
     collect(crate::cargo::command(root, &arguments))
 }
 

@@ -31,6 +31,9 @@ const REPORT: Duration = Duration::from_secs(30);
 /// Time between two looks at open device nodes.
 const SAMPLE: Duration = Duration::from_secs(1);
 
+/// Processes of a container whose runner program waits: process 1, and the program.
+const WAITING: usize = 2;
+
 /// All that running needs.
 pub(crate) struct Steps<'a> {
     pub(crate) machine: &'a MachineFile,
@@ -42,6 +45,8 @@ pub(crate) struct Steps<'a> {
     pub(crate) stop: &'a Stop,
     /// Name of the step that runs, for the signs of life.
     pub(crate) current: &'a watch::Sender<Option<String>>,
+    /// Since when a runner program has been alone in its machine.
+    pub(crate) quiet: &'a watch::Sender<Option<Instant>>,
     /// The second gate, when the one step is the runner program of a forge.
     pub(crate) gate: Option<Gate>,
     /// The way to the build cache, when there is one.
@@ -244,7 +249,9 @@ impl Steps<'_> {
             }
             if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
                 sampled = Some(Instant::now());
-                let nodes = device::held(&usage::members(&self.machine.cgroup), &self.machine.devices);
+                let members = usage::members(&self.machine.cgroup);
+                self.look_for_quiet(members.len());
+                let nodes = device::held(&members, &self.machine.devices);
                 if !nodes.is_subset(&self.state.nodes_open) {
                     self.state.nodes_open.extend(nodes);
                     self.save()?;
@@ -256,6 +263,15 @@ impl Steps<'_> {
             }
             wait = (wait * 2).min(Duration::from_millis(100));
         }
+    }
+
+    /// A runner program that waits is alone with process 1 of its container. One that starts others for itself never is.
+    fn look_for_quiet(&self, members: usize) {
+        let alone = self.gate.is_some() && self.state.runner.taken.is_none() && members <= WAITING;
+        self.quiet.send_if_modified(|since| {
+            let now = alone.then(|| since.unwrap_or_else(Instant::now));
+            std::mem::replace(since, now) != now
+        });
     }
 
     /// Whether the container is to end, and then whether at once.

@@ -29,7 +29,7 @@ use forgeyard_model::verdict::{ExitFacts, OomFacts};
 use std::fs::{File, TryLockError};
 use std::io::Seek as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How long one question for work waits at the farm, in seconds.
@@ -115,8 +115,9 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
     }
     let stop = Stop::new(state.stop);
     let (current, step) = watch::channel(None);
+    let (quiet, alone) = watch::channel(None);
     let every = Duration::from_secs(redeemed.heartbeat_seconds.clamp(1, 300));
-    let alive = tokio::spawn(beat(client.clone(), session.clone(), every, step, stop.clone()));
+    let alive = tokio::spawn(beat(client.clone(), session.clone(), every, step, alone, stop.clone()));
     let clock = tokio::spawn(wall(machine.clone(), state.started_at, stop.clone()));
     let sender = tokio::spawn(ship(
         client.clone(),
@@ -128,7 +129,7 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
 
     let begun =
         Attempt { machine, folder, client: &client, session: &session, redeemed: &redeemed, stop: &stop };
-    let facts = begun.work(&mut state, &mut log, &current).await;
+    let facts = begun.work(&mut state, &mut log, &current, &quiet).await;
     clock.abort();
     let facts = facts?;
     drop(log);
@@ -219,6 +220,7 @@ impl Attempt<'_> {
         state: &mut AgentState,
         log: &mut Log,
         current: &watch::Sender<Option<String>>,
+        quiet: &watch::Sender<Option<Instant>>,
     ) -> Result<ExitFacts, Error> {
         let state_path = state::path(&self.folder.agent());
         if let Some(facts) = state.facts.clone() {
@@ -259,6 +261,7 @@ impl Attempt<'_> {
                 log,
                 stop: self.stop,
                 current,
+                quiet,
                 gate,
                 cache: cache.as_mut(),
                 waiting: Vec::new(),

@@ -120,6 +120,10 @@ pub struct Heartbeat {
     pub fence: u32,
     /// The step that runs; absent while preparing.
     pub step: Option<String>,
+    /// In a machine that is a runner of a forge: for how many seconds its program has been alone, without any process of a
+    /// job beside it. Absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_seconds: Option<u64>,
 }
 
 /// Answer to a sign of life.

@@ -11,26 +11,19 @@
     reason = "a measuring program stops at the first surprise"
 )]
 
-use ed25519_dalek::SigningKey;
-use forgeyard_cache::authority::{Snapshot, public_text};
-use forgeyard_cache::scope::ScopeRule;
-use forgeyard_cache::service::{Options, start};
-use forgeyard_cache::store::log::Config;
-use forgeyard_cache::token::{self, Access, Claims};
-use forgeyard_model::Timestamp;
+mod measure;
+
+use measure::Figure;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 const CONNECTIONS: usize = 8;
 
 fn main() {
-    if std::env::args().nth(1).as_deref() == Some("--serve") {
-        return serve();
-    }
+    measure::serve_if_asked(false);
     let folder = tempfile::tempdir().unwrap();
     let Some(nginx) = nginx(folder.path()) else {
         println!("SKIPPED: nginx is not installed (scripts/install-clients.sh)");
@@ -40,25 +33,23 @@ fn main() {
     for (size, count) in [(1usize << 10, 6000usize), (16 << 10, 4000), (128 << 10, 800), (8 << 20, 16)] {
         let name =
             if size >= 1 << 20 { format!("{} MiB", size >> 20) } else { format!("{} KiB", size >> 10) };
-        let put: Vec<f64> = [&ours, &nginx].map(|server| load(server, "PUT", size, count, 1)).to_vec();
-        let get: Vec<f64> = [&ours, &nginx].map(|server| load(server, "GET", size, count, 6)).to_vec();
-        let aims = |put: f64, get: f64| if size <= 16 << 10 { (Some(put), Some(get)) } else { (None, None) };
-        let (put_aim, get_aim) = aims(4.0 * put[1], 1.3 * get[1]);
-        figure(&format!("cache PUT {name} per CPU second"), put[0], put[1], put_aim);
-        figure(&format!("cache GET {name} per CPU second"), get[0], get[1], get_aim);
+        let put = [&ours, &nginx].map(|server| load(server, "PUT", size, count, 1));
+        let get = [&ours, &nginx].map(|server| load(server, "GET", size, count, 6));
+        for (what, [ours, nginx], aim) in [("PUT", put, 4.0), ("GET", get, 1.3)] {
+            Figure {
+                text: &format!("cache {what} {name} per CPU second"),
+                value: ours,
+                unit: "/s",
+                peer: Some(("nginx", nginx)),
+                aim: (size <= 16 << 10).then_some(("at least", aim * nginx)),
+            }
+            .print();
+        }
     }
     for mut server in [ours, nginx] {
         let _ = server.child.kill();
         let _ = server.child.wait();
     }
-}
-
-fn figure(text: &str, value: f64, peer: f64, aim: Option<f64>) {
-    let figure = serde_json::json!({
-        "figure": text, "value": value, "unit": "/s", "peer": "nginx", "peer_value": peer,
-        "aim": aim.map(|_| "at least"), "aim_value": aim,
-    });
-    println!("{figure}");
 }
 
 struct Server {
@@ -68,75 +59,11 @@ struct Server {
     token: String,
 }
 
-impl Server {
-    /// CPU time of the process and its children, in seconds.
-    fn cpu(&self) -> f64 {
-        let mut all = vec![self.child.id()];
-        let children = format!("/proc/{0}/task/{0}/children", self.child.id());
-        let children = std::fs::read_to_string(children).unwrap_or_default();
-        all.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
-        // nanoseconds on a CPU, of each thread; ticks would be too coarse
-        let spent = |id: &u32| -> u64 {
-            let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-            let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
-            stats.filter_map(|stat| stat.split_whitespace().next()?.parse::<u64>().ok()).sum()
-        };
-        all.iter().map(spent).sum::<u64>() as f64 / 1e9
-    }
-}
-
-fn key() -> SigningKey {
-    SigningKey::from_bytes(&[5; 32])
-}
-
-/// The service, in a process of its own.
-fn serve() {
-    let folder = std::path::PathBuf::from(std::env::args().nth(2).unwrap());
-    let snapshot = Snapshot {
-        keys: [("k".to_owned(), public_text(&key().verifying_key()))].into(),
-        scopes: vec![ScopeRule::new("bench".parse().unwrap())],
-        ..Snapshot::default()
-    };
-    let authority = folder.join("authority.json");
-    std::fs::write(&authority, serde_json::to_vec(&snapshot).unwrap()).unwrap();
-    let running = start(Options {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        store: Config::new(folder.join("store")),
-        authority,
-        largest: 1 << 30,
-        threads: 2,
-        scrub_bytes: 0,
-        clock: Arc::new(|| Timestamp::from_micros(1_800_000_000_000_000)),
-    })
-    .unwrap();
-    println!("{}", running.address);
-    loop {
-        std::thread::park();
-    }
-}
-
 fn ours(folder: &Path) -> Server {
     let folder = folder.join("ours");
     std::fs::create_dir_all(&folder).unwrap();
-    let program = std::env::current_exe().unwrap();
-    let mut command = Command::new(program);
-    let mut child = command.arg("--serve").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    let claims = Claims {
-        id: "t".to_owned(),
-        key: "k".to_owned(),
-        principal: "bench".to_owned(),
-        scope: "bench".parse().unwrap(),
-        access: Access::Write,
-        expires_at: Timestamp::from_micros(1_900_000_000_000_000),
-        epoch: 0,
-        cold: false,
-        run: None,
-    };
-    let token = token::mint(&claims, &key()).unwrap().expose().to_owned();
-    Server { child, address: line.trim().parse().unwrap(), path: "/bench/-/kv", token }
+    let (child, address) = measure::server(&folder);
+    Server { child, address, path: "/bench/-/kv", token: measure::token().expose().to_owned() }
 }
 
 fn nginx(folder: &Path) -> Option<Server> {
@@ -181,7 +108,7 @@ fn body(number: usize, size: usize) -> Vec<u8> {
 
 /// Requests for each second of the server's CPU time.
 fn load(server: &Server, method: &'static str, size: usize, count: usize, rounds: usize) -> f64 {
-    let (before, begin) = (server.cpu(), Instant::now());
+    let (before, begin) = (measure::cpu(server.child.id()), Instant::now());
     std::thread::scope(|scope| {
         for connection in 0..CONNECTIONS {
             scope.spawn(move || {
@@ -210,7 +137,7 @@ fn load(server: &Server, method: &'static str, size: usize, count: usize, rounds
             });
         }
     });
-    let cpu = (server.cpu() - before).max(1e-6);
+    let cpu = (measure::cpu(server.child.id()) - before).max(1e-6);
     let done = (count * rounds) as f64;
     let wall = done / begin.elapsed().as_secs_f64();
     eprintln!(

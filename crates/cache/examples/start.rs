@@ -12,19 +12,17 @@
     reason = "a measuring program stops at the first surprise"
 )]
 
-use forgeyard_cache::authority::Snapshot;
+mod measure;
+
 use forgeyard_cache::name::{Kind, Name};
-use forgeyard_cache::scope::{Reading, ScopeRule};
-use forgeyard_cache::service::{Options, start};
 use forgeyard_cache::store::log::{Config, LogStore};
-use forgeyard_cache::store::{Body, Clock, Policy, Provenance, Store as _};
-use forgeyard_model::Timestamp;
+use forgeyard_cache::store::{Body, Policy, Provenance, Store as _};
+use measure::Figure;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use std::io::{BufRead as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 const ENTRIES: u64 = 10_000_000;
@@ -33,10 +31,7 @@ const BEHIND: u64 = ENTRIES / 100;
 const REAL: u64 = 1000;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some("--serve") {
-        return serve(Path::new(&arguments.next().unwrap()));
-    }
+    measure::serve_if_asked(true);
     let (full, empty) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let made = Instant::now();
     fill(full.path());
@@ -51,28 +46,17 @@ fn main() {
     let (_, full) = first_byte(full.path());
     let (_, empty) = first_byte(empty.path());
     let each = full.saturating_sub(empty) as f64 / (ENTRIES + BEHIND) as f64;
-    figure("cache start, 10 M entries, to the first byte", median(warm), "ms", 1000.0);
-    figure("cache start, 10 M entries, files not in the page cache", median(cold), "ms", 1000.0);
+    figure("cache start, 10 M entries, to the first byte", measure::median(warm), "ms", 1000.0);
+    figure("cache start, 10 M entries, files not in the page cache", measure::median(cold), "ms", 1000.0);
     figure("cache memory for each entry", each, "bytes", 40.0);
 }
 
 fn figure(text: &str, value: f64, unit: &str, aim: f64) {
-    let figure =
-        serde_json::json!({"figure": text, "value": value, "unit": unit, "aim": "at most", "aim_value": aim});
-    println!("{figure}");
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn clock() -> Clock {
-    Arc::new(|| Timestamp::from_micros(1_800_000_000_000_000))
+    Figure { text, value, unit, peer: None, aim: Some(("at most", aim)) }.print();
 }
 
 fn fill(folder: &Path) {
-    let store = LogStore::open(Config::new(folder.join("store")), clock()).unwrap();
+    let store = LogStore::open(Config::new(folder.join("store")), measure::clock()).unwrap();
     let by = Provenance { principal: "bench".to_owned(), ..Provenance::default() };
     let put = |key: String| {
         let name = Name { scope: "bench".parse().unwrap(), kind: Kind::Keyed, key };
@@ -84,36 +68,11 @@ fn fill(folder: &Path) {
     (0..BEHIND).for_each(|number| put(format!("behind-{number}")));
 }
 
-fn serve(folder: &Path) {
-    let rule = ScopeRule { trusted: true, read: Reading::Public, ..ScopeRule::new("bench".parse().unwrap()) };
-    let authority = folder.join("authority.json");
-    let snapshot = Snapshot { scopes: vec![rule], ..Snapshot::default() };
-    std::fs::write(&authority, serde_json::to_vec(&snapshot).unwrap()).unwrap();
-    let running = start(Options {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        store: Config::new(folder.join("store")),
-        authority,
-        largest: 1 << 30,
-        threads: 2,
-        scrub_bytes: 0,
-        clock: clock(),
-    })
-    .unwrap();
-    println!("{}", running.address);
-    loop {
-        std::thread::park();
-    }
-}
-
 /// Milliseconds from the start of the process to the first byte, and bytes of memory once it is at rest.
 fn first_byte(folder: &Path) -> (f64, u64) {
     let begin = Instant::now();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let mut child = command.arg("--serve").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
-    let mut stream = TcpStream::connect(line.trim()).unwrap();
+    let (mut child, address) = measure::server(folder);
+    let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /bench/-/kv/real-7 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();

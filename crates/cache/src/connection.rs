@@ -8,6 +8,7 @@ use crate::checked::Checked;
 use crate::exchange::{self, Access};
 use crate::http::{self, Chunks, Framing, Head, LONGEST_HEAD, Wrong};
 use crate::service::Core;
+use crate::store::cold::drop_behind;
 use crate::store::large::{Large, PIECE, Spool};
 use crate::store::{INLINE, Store as _, StoreError};
 use nix::sys::socket::MsgFlags;
@@ -36,6 +37,10 @@ const READ: usize = 64 << 10;
 
 /// `MSG_MORE` of Linux, which the crate does not name: the head waits for the bytes that follow.
 const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
+
+/// What is said of a body that is too large.
+pub(crate) const TOO_LARGE: Wrong =
+    Wrong { status: 413, reason: "the entry is larger than this cache takes" };
 
 /// What a thread knows: the core, and callers that it has met.
 pub(crate) struct Thread {
@@ -230,13 +235,10 @@ impl Connection {
 
     /// The same, but what came whole with the head stays in the buffer of the connection.
     pub(crate) async fn body_in_place(&mut self, core: &Core, head: &Head, keep: bool) -> Result<Came, End> {
-        let too_large = Wrong { status: 413, reason: "the entry is larger than this cache takes" };
         if matches!(head.framing, Framing::Length(length) if length > core.largest) {
-            return Err(too_large.into());
+            return Err(TOO_LARGE.into());
         }
-        if head.expects {
-            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
-        }
+        self.proceed(head).await?;
         let mut into = match (keep, head.framing) {
             (false, _) => Incoming::Discarded,
             (true, Framing::Length(length)) if length > INLINE => Incoming::File(core.store.spool()?),
@@ -266,6 +268,20 @@ impl Connection {
             }
             return Ok(Came::Read(into));
         }
+        self.pour(core, head, &mut into).await?;
+        Ok(Came::Read(into))
+    }
+
+    /// Tells a client that waits for it to send its body.
+    pub(crate) async fn proceed(&mut self, head: &Head) -> Result<(), End> {
+        if head.expects {
+            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the body of a request to the end of what came in before. What came stays there when the connection breaks.
+    pub(crate) async fn pour(&mut self, core: &Core, head: &Head, into: &mut Incoming) -> Result<(), End> {
         let mut chunks = Chunks::default();
         let (mut left, mut total) = (0, 0u64);
         if let Framing::Length(length) = head.framing {
@@ -277,7 +293,7 @@ impl Connection {
                 Framing::Chunked => chunks.done(),
             };
             if done {
-                return Ok(Came::Read(into));
+                return Ok(());
             }
             if self.begin == self.buffer.len() && self.fill(STALLED).await? == 0 {
                 return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
@@ -301,7 +317,7 @@ impl Connection {
                     failed?;
                     self.begin += taken;
                     if total > core.largest {
-                        return Err(too_large.into());
+                        return Err(TOO_LARGE.into());
                     }
                 }
             }
@@ -340,6 +356,7 @@ impl Connection {
         let mut at = part.start;
         let mut head = std::mem::take(&mut self.head);
         let now = (thread.core.clock)();
+        let cold = thread.core.store.cold(large);
         while at < part.end {
             let number = at / PIECE;
             let end = part.end.min((number + 1) * PIECE);
@@ -357,6 +374,9 @@ impl Connection {
             head.clear();
             at = (number + 1) * PIECE;
         }
+        if cold {
+            drop_behind(large.file(), &part);
+        }
         self.entry.truncate(0);
         self.head = head;
         Ok(())
@@ -364,6 +384,15 @@ impl Connection {
 }
 
 impl Incoming {
+    /// Bytes so far.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Incoming::Memory(bytes) => bytes.len() as u64,
+            Incoming::File(spool) => spool.size(),
+            Incoming::Discarded => 0,
+        }
+    }
+
     fn take(&mut self, core: &Core, bytes: &[u8]) -> Result<(), End> {
         match self {
             Incoming::Memory(all) if (all.len() + bytes.len()) as u64 > INLINE => {

@@ -56,6 +56,8 @@ pub struct Head {
     pub agent: String,
     /// `Range`, as sent.
     pub range: Option<String>,
+    /// `Content-Range`, as sent.
+    pub content_range: Option<String>,
     /// `Content-Encoding` other than identity.
     pub encoded: bool,
     /// `Content-Type`, as sent.
@@ -115,6 +117,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
         authorization: Vec::new(),
         agent: String::new(),
         range: None,
+        content_range: None,
         encoded: false,
         content_type: String::new(),
         host: String::new(),
@@ -158,6 +161,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
             head.secure = text().eq_ignore_ascii_case("https");
         } else if name.eq_ignore_ascii_case("range") {
             head.range = Some(text().to_owned());
+        } else if name.eq_ignore_ascii_case("content-range") {
+            head.content_range = Some(text().to_owned());
         } else if name.eq_ignore_ascii_case("content-encoding") {
             head.encoded = !text().is_empty() && !text().eq_ignore_ascii_case("identity");
         }
@@ -302,6 +307,7 @@ pub const fn reason(status: u16) -> &'static str {
         204 => "No Content",
         206 => "Partial Content",
         207 => "Multi-Status",
+        308 => "Resume Incomplete",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",

@@ -6,7 +6,7 @@
 //! - [`http`]: HTTP/1.1 as build tools speak it, on one thread for each core; `connection` and `exchange` use it.
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
 //! - `grpc`: the Remote Execution API, on connections that begin with the preface of HTTP/2.
-//! - [`shape`] and [`action`]: whether an entry is what its protocol says it is.
+//! - [`shape`], [`action`] and [`nar`]: whether an entry is what its protocol says it is.
 //! - [`signature`]: what Nix's clients want to see signed, signed when it is served.
 //! - [`github`]: GitHub's own cache and artifact services, for its official clients.
 //! - [`helper`]: the storage helper of ccache, a client of this cache.
@@ -24,6 +24,7 @@ pub mod authority;
 pub mod budget;
 mod checked;
 mod connection;
+mod day;
 mod exchange;
 pub mod figures;
 pub mod github;
@@ -32,9 +33,13 @@ pub mod grpc;
 pub mod helper;
 pub mod http;
 pub mod identity;
+mod making;
 pub mod name;
+pub mod nar;
 pub mod nix;
+mod parked;
 mod promise;
+pub mod readers;
 pub mod scope;
 pub mod service;
 pub mod shape;

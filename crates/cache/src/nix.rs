@@ -24,6 +24,12 @@ pub struct NarInfo {
     pub store_path: String,
     /// Digest of what the path contains, as written.
     pub nar_hash: String,
+    /// Size of what the path contains.
+    pub nar_size: u64,
+    /// How the file is compressed, when said.
+    pub compression: Option<String>,
+    /// Digest of the file, as written, when said.
+    pub file_hash: Option<String>,
 }
 
 impl NarInfo {
@@ -35,7 +41,7 @@ impl NarInfo {
 }
 
 /// A SHA-256 as Nix writes it after `sha256:`: in its base 32, or in hexadecimal digits.
-fn hash(text: &str) -> Option<Digest> {
+pub fn hash(text: &str) -> Option<Digest> {
     let digits = text.strip_prefix("sha256:")?;
     base32(digits).or_else(|| Digest::from_hex(digits).ok())
 }
@@ -57,10 +63,13 @@ pub fn is_base32(text: &str) -> bool {
 /// Reads a `narinfo`; nothing when a client would call it corrupt or its file lies outside of `nar/`.
 pub fn narinfo(bytes: &[u8]) -> Option<NarInfo> {
     let (mut url, mut file_size, mut path, mut hash, mut size) = (None, None, None, None, None);
+    let (mut compression, mut file_hash) = (None, None);
     for (name, value) in fields(bytes)? {
         match name {
             "URL" => url = Some(value.to_owned()),
             "FileSize" => file_size = Some(value.parse().ok()?),
+            "FileHash" => file_hash = Some(value.to_owned()),
+            "Compression" => compression = Some(value.to_owned()),
             "StorePath" => path = Some(value),
             "NarHash" => hash = Some(value),
             "NarSize" => size = value.parse::<u64>().ok().filter(|size| *size > 0),
@@ -69,9 +78,8 @@ pub fn narinfo(bytes: &[u8]) -> Option<NarInfo> {
     }
     let store_path = path.filter(|path| path.starts_with("/nix/store/"));
     let url = url.filter(|url| url.starts_with("nar/") && !url.contains(".."));
-    size?;
     let (store_path, nar_hash) = (store_path?.to_owned(), hash?.to_owned());
-    Some(NarInfo { url: url?, file_size, store_path, nar_hash })
+    Some(NarInfo { url: url?, file_size, store_path, nar_hash, nar_size: size?, compression, file_hash })
 }
 
 /// The digest in the name of a file below `nar/`: 52 digits of Nix's base 32, the last bits first.
@@ -120,7 +128,10 @@ mod tests {
                 url: "nar/x.nar".to_owned(),
                 file_size: Some(3),
                 store_path: "/nix/store/a-b".to_owned(),
-                nar_hash: "sha256:x".to_owned()
+                nar_hash: "sha256:x".to_owned(),
+                nar_size: 5,
+                compression: None,
+                file_hash: None,
             })
         );
         for line in ["StorePath", "URL", "NarHash", "NarSize"] {

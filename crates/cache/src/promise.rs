@@ -7,7 +7,7 @@ use crate::exchange::{Access, add};
 use crate::name::{Kind, NameHash};
 use crate::scope::ScopePath;
 use crate::service::Core;
-use crate::store::{LEASE_MINUTES, Place, Store as _, StoreError};
+use crate::store::{LEASE_MINUTES, NAR_MINUTES, Place, Store as _, StoreError};
 use crate::{action, nix, shape};
 use forgeyard_model::Digest;
 use std::collections::{BTreeSet, VecDeque};
@@ -37,7 +37,14 @@ pub(crate) fn look<T>(
 pub(crate) fn complete(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
     if kind == Kind::Nix {
         let Some(info) = nix::narinfo(result) else { return false };
-        let file = look(access, Kind::Nix, &info.url, |_, name| core.store.facts(name));
+        // whoever is told of it, or tells of it, believes it for 30 days (nix#1885)
+        let file = look(access, Kind::Nix, &info.url, |_, name| {
+            let facts = core.store.facts(name)?;
+            if facts.is_some() {
+                core.store.keep(name, NAR_MINUTES)?;
+            }
+            Ok(facts)
+        });
         return file.is_some_and(|(_, facts)| info.file_size.is_none_or(|size| size == facts.size));
     }
     if shape::is_ccache(result) {

@@ -7,8 +7,11 @@
 use crate::authority::{Authority, AuthorityError};
 use crate::budget::History;
 use crate::connection;
+use crate::day::Day;
 use crate::figures::Figures;
 use crate::identity::Minter;
+use crate::making::Making;
+use crate::readers::Readers;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError, Which};
@@ -60,6 +63,9 @@ pub enum ServiceError {
     /// The store.
     #[error("the store of the cache: {0}")]
     Store(#[from] StoreError),
+    /// The journal of who read what.
+    #[error("the folder of who read what: {0}")]
+    Readers(#[source] std::io::Error),
     /// The authority's file.
     #[error("reading the authority {}: {source}", path.display())]
     AuthorityFile {
@@ -89,8 +95,17 @@ pub(crate) struct Core {
     pub(crate) largest: u64,
     pub(crate) capacity: u64,
     pub(crate) history: Mutex<History>,
+    pub(crate) day: Mutex<Day>,
+    pub(crate) making: Making,
+    pub(crate) readers: Readers,
     pub(crate) github: crate::github::State,
     pub(crate) exchange: crate::identity::Exchange,
+    pub(crate) measured: crate::nar::Measured,
+    /// Parts of entries that came over HTTP.
+    pub(crate) parked: crate::parked::Parked<connection::Incoming>,
+    /// Contents that came over gRPC.
+    #[cfg(feature = "grpc")]
+    pub(crate) parked_contents: crate::parked::Parked<crate::grpc::upload::Upload>,
     authority: RwLock<Arc<Authority>>,
     generation: AtomicU64,
 }
@@ -140,6 +155,7 @@ impl Running {
         for thread in self.threads {
             let _ = thread.join();
         }
+        self.core.readers.flush();
         Ok(self.core.store.snapshot()?)
     }
 
@@ -171,8 +187,15 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         largest,
         capacity,
         history: Mutex::default(),
+        day: Mutex::default(),
+        making: Making::default(),
+        readers: Readers::open(&folder).map_err(ServiceError::Readers)?,
         github,
-        exchange: crate::identity::Exchange::new(minter),
+        exchange: crate::identity::Exchange::open(&folder, minter)?,
+        measured: crate::nar::Measured::default(),
+        parked: crate::parked::Parked::new(capacity / 8),
+        #[cfg(feature = "grpc")]
+        parked_contents: crate::parked::Parked::new(capacity / 8),
         authority: RwLock::new(Arc::new(authority)),
         generation: AtomicU64::new(1),
     });
@@ -202,6 +225,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         let (mut written, mut scrubbed) = (maintained, maintained);
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
+            kept.readers.flush();
             match read_authority(&options.authority) {
                 Ok((authority, new)) if new != stamp => {
                     stamp = new;
@@ -219,6 +243,9 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
             if kept.store.over() || maintained.elapsed() > MAINTAIN_EVERY {
                 maintained = Instant::now();
                 kept.github.uploads.expire((kept.clock)());
+                kept.parked.expire((kept.clock)());
+                #[cfg(feature = "grpc")]
+                kept.parked_contents.expire((kept.clock)());
                 if let Err(error) = kept.store.maintain(&|scope| kept.limits(scope)) {
                     tracing::error!("keeping the store within its limits: {error}");
                 }

@@ -29,6 +29,12 @@ pub enum ShapeError {
     /// It refers to a file that is not here.
     #[error("the file that the narinfo names is not here, or has another size")]
     NoFile,
+    /// Its file has another digest.
+    #[error("the file that the narinfo names has another digest than its FileHash")]
+    FileHash,
+    /// Its file unpacks to something else (cachix#251).
+    #[error("the file that the narinfo names does not unpack to its NarHash and NarSize")]
+    Nar,
     /// Other bytes than the key says.
     #[error("the bytes do not have the digest that their key says")]
     Digest,

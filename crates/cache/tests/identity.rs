@@ -236,3 +236,26 @@ fn without_a_declared_issuer_nothing_is_exchanged() {
     assert_eq!(simulated.fetches.load(Ordering::SeqCst), 0);
     cache.running.stop().unwrap();
 }
+
+/// A token that is stolen from a log must not be of use because the cache was restarted.
+#[test]
+fn token_that_was_exchanged_is_refused_after_a_restart() {
+    let simulated = Simulated::start();
+    let folder = tempfile::tempdir().unwrap();
+    let token = simulated.sign("first", "first", &simulated.push("1"));
+    for round in 0..3 {
+        let options = options(folder.path(), Durability::PageCache);
+        write_authority(&options.authority, |snapshot| {
+            snapshot.issuers = vec![issuer(IssuerKind::Github, &simulated)];
+        });
+        let running = start_with(options, Some(Minter { id: "k".to_owned(), key: key() })).unwrap();
+        let body = json!({ "token": &token }).to_string();
+        let answer = Client::new(running.address).ask("POST", "/v1/token", None, Some(body.as_bytes()));
+        let text = String::from_utf8(answer.body).unwrap();
+        match round {
+            0 => assert_eq!(answer.status, 200, "{text}"),
+            _ => assert!(answer.status == 403 && text.contains("exchange.replay"), "{text}"),
+        }
+        running.stop().unwrap();
+    }
+}

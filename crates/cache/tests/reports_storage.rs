@@ -266,3 +266,144 @@ fn cache_http_11_two_writers_of_one_key_leave_one_whole_entry() {
         0
     );
 }
+
+/// Bytes of a file that are in the page cache; nothing where `fincore` (util-linux) is missing.
+fn in_page_cache(path: &std::path::Path) -> Option<u64> {
+    let output = std::process::Command::new("fincore")
+        .args(["--bytes", "--noheadings", "--output", "RES"])
+        .arg(path)
+        .output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout).unwrap().trim().parse().ok()
+}
+
+/// The only file below a folder.
+fn only_file(folder: &std::path::Path) -> std::path::PathBuf {
+    let entry = fs_err::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    if entry.is_dir() { only_file(&entry) } else { entry }
+}
+
+/// bb-storage#121: what is read once is not left in the page cache, where it would push out what everybody reads; what is read
+/// again stays.
+#[test]
+fn bb_storage_121_large_content_that_is_read_once_does_not_stay_in_the_page_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = service(folder.path());
+    let main = token("p/main", Access::Write);
+    let mut client = Client::new(running.address);
+    let (large, small) = (bytes(24 << 20, 1), bytes(16 << 10, 2));
+    assert_eq!(client.ask("PUT", "/-/kv/large", Some(&main), Some(&large)).status, 201);
+    assert_eq!(client.ask("PUT", "/-/kv/small", Some(&main), Some(&small)).status, 201);
+    let path = only_file(&folder.path().join("store/large"));
+    let log = folder.path().join("store/seg/00000001.fyl");
+    for path in [&path, &log] {
+        fs_err::File::open(path).unwrap().sync_all().unwrap();
+    }
+    assert!(client.ask("GET", "/-/kv/large", Some(&main), None).body == large);
+    assert!(client.ask("GET", "/-/kv/small", Some(&main), None).body == small);
+    // the connection's thread drops the pages behind the answer
+    assert_eq!(client.ask("GET", "/healthz", None, None).status, 200);
+    let Some(after) = in_page_cache(&path) else {
+        println!("SKIPPED: fincore is not installed");
+        return;
+    };
+    let dropped = |left: u64| left < 2 << 20;
+    if !dropped(after) {
+        // a folder in memory drops nothing
+        nix::fcntl::posix_fadvise(
+            fs_err::File::open(&path).unwrap().file(),
+            0,
+            0,
+            nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+        )
+        .unwrap();
+        if !dropped(in_page_cache(&path).unwrap()) {
+            println!("SKIPPED: this file system keeps what it is advised to drop");
+            return;
+        }
+        panic!("{after} bytes of a large content are still in the page cache");
+    }
+    assert!(in_page_cache(&log).unwrap() > 0, "the small ones stay");
+    for _ in 0..2 {
+        assert!(client.ask("GET", "/-/kv/large", Some(&main), None).body == large);
+    }
+    assert_eq!(client.ask("GET", "/healthz", None, None).status, 200);
+    assert!(in_page_cache(&path).unwrap() > 20 << 20, "what is read again stays");
+    running.stop().unwrap();
+}
+
+fn send_part(client: &mut Client, token: &str, path: &str, range: &str, part: &[u8]) -> (u16, String) {
+    client.send(
+        format!(
+            "PUT {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\nContent-Range: bytes {range}\r\nContent-Length: {}\r\n\r\n",
+            part.len()
+        )
+        .as_bytes(),
+    );
+    client.send(part);
+    let answer = client.answer(false);
+    let stands = answer.head.lines().find_map(|line| line.strip_prefix("Range: ")).unwrap_or("-");
+    (answer.status, stands.to_owned())
+}
+
+/// attic#287, attic#281: a large upload through a proxy that takes no large bodies, and one whose connection breaks.
+#[test]
+fn attic_287_upload_in_parts_goes_on_where_it_broke_off_and_is_no_entry_before_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = service(folder.path());
+    let (main, fork) = (token("p/main", Access::Write), token("p/pr/7", Access::Write));
+    let entry = bytes(5_000_000, 3);
+    let digest = Digest::of(&entry).hex();
+    for path in ["/-/kv/parts".to_owned(), format!("/-/bazel/cas/{digest}")] {
+        let mut client = Client::new(running.address);
+        let ask =
+            |client: &mut Client, range: &str, part: &[u8]| send_part(client, &main, &path, range, part);
+        assert_eq!(ask(&mut client, "*/5000000", b""), (308, "-".into()), "nothing yet");
+        assert_eq!(
+            ask(&mut client, "0-1999999/5000000", &entry[..2_000_000]),
+            (308, "bytes=0-1999999".into())
+        );
+        assert_eq!(client.ask("GET", &path, Some(&main), None).status, 404);
+        // a connection that breaks within a part
+        client.send(
+            format!(
+                "PUT {path} HTTP/1.1\r\nAuthorization: Bearer {main}\r\nContent-Range: bytes 2000000-3999999/5000000\r\n\
+                 Content-Length: 2000000\r\n\r\n"
+            )
+            .as_bytes(),
+        );
+        client.send(&entry[2_000_000..2_700_000]);
+        drop(client);
+        let mut client = Client::new(running.address);
+        let at = loop {
+            let (status, stands) = ask(&mut client, "*/5000000", b"");
+            assert_eq!(status, 308);
+            let at: usize = stands.rsplit('-').next().unwrap().parse().map_or(0, |last: usize| last + 1);
+            // until the service has noticed
+            if at > 2_000_000 {
+                break at;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        };
+        assert!(at <= 2_700_000);
+        assert_eq!(
+            ask(&mut client, "4000000-4999999/5000000", &entry[4_000_000..]).0,
+            409,
+            "not where it stands"
+        );
+        let rest = format!("{at}-4999999/5000000");
+        assert_eq!(send_part(&mut client, &fork, &path, &rest, &entry[at..]).0, 409, "another's upload");
+        assert_eq!(ask(&mut client, &rest, &entry[at..]).0, 201);
+        assert!(client.ask("GET", &path, Some(&main), None).body == entry);
+    }
+    // in small parts, and with bytes that are not what the key says
+    let mut client = Client::new(running.address);
+    let path = format!("/-/bazel/cas/{}", Digest::of(b"other").hex());
+    assert_eq!(send_part(&mut client, &main, &path, "0-1/5", b"ot").0, 308);
+    assert_eq!(send_part(&mut client, &main, &path, "2-4/5", b"hex").0, 422);
+    assert_eq!(send_part(&mut client, &main, &path, "0-1/5", b"ot").0, 308);
+    assert_eq!(send_part(&mut client, &main, &path, "2-4/5", b"her").0, 201);
+    client.send(format!("PUT {path} HTTP/1.1\r\nAuthorization: Bearer {main}\r\nContent-Range: bytes 0-9\r\nContent-Length: 0\r\n\r\n").as_bytes());
+    assert_eq!(client.answer(false).status, 400);
+    running.stop().unwrap();
+}

@@ -1,5 +1,6 @@
 //! What every handler and worker of the control plane shares.
 
+use crate::caches::Cache;
 use crate::caching::Caching;
 use crate::clock::Clock;
 use crate::core::Core;
@@ -42,6 +43,8 @@ pub struct App {
     pub logins: Arc<Logins>,
     /// What the sources of demand remember.
     pub sources: Arc<Sources>,
+    /// The build cache, as far as it answers.
+    pub cache: Cache,
     /// The rules' files, and what became of them when they were read last.
     pub rules: Arc<Rules>,
     /// Keys and tokens.

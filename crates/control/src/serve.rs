@@ -1,6 +1,7 @@
 //! Putting the control plane together and running it.
 
 use crate::app::App;
+use crate::caches::Caches;
 use crate::clock::Clock;
 use crate::core::{self, Core};
 use crate::forges::Connections;
@@ -60,6 +61,8 @@ pub struct Options {
     pub caching: Option<Arc<dyn crate::caching::Caching>>,
     /// Where its configuration is read from again when it changes; none where it never does.
     pub rules: Option<Arc<dyn RuleSource>>,
+    /// The build cache; none where the farm runs without one.
+    pub cache: Option<Arc<dyn Caches>>,
     /// Who starts it, for the history of the configuration.
     pub started_by: String,
     /// The time.
@@ -158,6 +161,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         sealed,
         logins: Arc::default(),
         sources: Arc::default(),
+        cache: options.cache.into(),
         rules: Arc::new(Rules::new(options.rules)),
         keys,
         clock: options.clock,

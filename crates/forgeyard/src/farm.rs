@@ -2,12 +2,14 @@
 //! no second path: an embedded site says exactly what a distant one says.
 
 use crate::args::UpArgs;
+use crate::cache_port::CachePort;
 use crate::config::{ADDRESS, HostSize};
 use crate::connect;
 use crate::output::Wrong;
 use crate::rules::FileRules;
 use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
+use forgeyard_control::caches::Caches;
 use forgeyard_control::caching::Caching;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core;
@@ -48,6 +50,8 @@ pub struct FarmOptions {
     pub config: FarmConfig,
     /// The files that it was read from, which are read again when they change.
     pub rules: Option<Arc<dyn RuleSource>>,
+    /// The build cache.
+    pub cache: Option<Arc<dyn Caches>>,
     /// Connections to forges.
     pub forges: Connections,
     /// Secret of webhooks.
@@ -157,6 +161,7 @@ pub async fn start(
             forges: options.forges,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
+            cache: options.cache,
             caching: options.caching,
             rules: options.rules,
             started_by: started_by(),
@@ -362,6 +367,10 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
         local: file.local_listen,
         config: file.farm(host)?,
+        cache: file
+            .cache
+            .as_ref()
+            .map(|config| Arc::new(CachePort::new(args.data.clone(), config)) as Arc<dyn Caches>),
         rules: rules.map(|rules| Arc::new(rules) as Arc<dyn RuleSource>),
         forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,

@@ -69,8 +69,18 @@ impl AgentClient {
         session: &Session,
         step: Option<&str>,
     ) -> Result<HeartbeatAnswer, ClientError> {
+        self.heartbeat_of_quiet(session, step, None).await
+    }
+
+    /// The same, of a runner program that has been alone in its machine for so many seconds.
+    pub async fn heartbeat_of_quiet(
+        &self,
+        session: &Session,
+        step: Option<&str>,
+        quiet_seconds: Option<u64>,
+    ) -> Result<HeartbeatAnswer, ClientError> {
         let (call, builder) = self.call(session, Method::POST, agent::HEARTBEAT);
-        let body = Heartbeat { fence: session.fence, step: step.map(str::to_owned) };
+        let body = Heartbeat { fence: session.fence, step: step.map(str::to_owned), quiet_seconds };
         http::json(call, builder.json(&body)).await
     }
 

@@ -19,7 +19,7 @@ pub mod client;
 mod contents;
 pub mod resource;
 mod stream;
-mod upload;
+pub(crate) mod upload;
 pub mod wire;
 
 use crate::action::EMPTY;

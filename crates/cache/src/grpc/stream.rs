@@ -1,7 +1,8 @@
 //! ByteStream: contents of any size, piece by piece, plain or as Zstandard.
 //!
 //! Offsets of a compressed write count the bytes of the wire; those of a read count the content before compression.
-//! A write that breaks off begins again at 0: that is what [`query`] says.
+//! A write that breaks off goes on where [`query`] says that it stands, over the same resource name and with the same token
+//! (see `parked`); one that begins at 0 begins anew.
 
 use super::upload::{Upload, settle};
 use super::wire::{self, ReadResponse};
@@ -9,8 +10,10 @@ use super::{Answers, Caller, Calling, resource};
 use crate::action::EMPTY;
 use crate::exchange::add;
 use crate::name::{Kind, Name};
+use crate::parked::Ticket;
 use crate::promise::{look, promised};
 use crate::service::Core;
+use crate::store::cold::drop_behind;
 use crate::store::large::{Large, PIECE};
 use crate::store::{Place, Store as _};
 use bytes::Bytes;
@@ -72,7 +75,7 @@ pub(super) async fn read(
 /// Where bytes come from.
 enum Source {
     Memory(Bytes),
-    Large { core: Arc<Core>, name: Name, large: Large, piece: Option<(u64, Bytes)> },
+    Large { core: Arc<Core>, name: Name, large: Large, cold: bool, piece: Option<(u64, Bytes)> },
 }
 
 fn open(caller: &Caller, resource: &resource::Resource) -> Option<(usize, Source)> {
@@ -91,10 +94,19 @@ fn open(caller: &Caller, resource: &resource::Resource) -> Option<(usize, Source
         Place::Buffer(range) => Source::Memory(Bytes::from(buffer).slice(range)),
         Place::Large(large) => {
             let name = Name { scope, kind: Kind::Content, key };
-            Source::Large { core: Arc::clone(&caller.core), name, large, piece: None }
+            let cold = caller.core.store.cold(&large);
+            Source::Large { core: Arc::clone(&caller.core), name, large, cold, piece: None }
         }
     };
     Some((depth, source))
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Source::Large { large, cold: true, .. } = self {
+            drop_behind(large.file(), &(0..large.size));
+        }
+    }
 }
 
 impl Source {
@@ -105,7 +117,7 @@ impl Source {
                 let until = range.end.min(range.start + PART as u64);
                 Ok(all.slice(range.start as usize..until as usize))
             }
-            Source::Large { core, name, large, piece } => {
+            Source::Large { core, name, large, piece, .. } => {
                 let number = range.start / PIECE;
                 if piece.as_ref().is_none_or(|(at, _)| *at != number) {
                     let mut buffer = Vec::new();
@@ -218,26 +230,40 @@ pub(super) async fn write(
         add(&caller.access.counters.repeats, 1);
         return Ok(Response::new(answer));
     }
-    let mut upload = Upload::new(&caller.core, resource.digest, size, resource.compressed)
-        .map_err(|refused| refused.status(&caller, &about))?;
+    let ticket = ticket(&caller, &name);
+    let began = caller.core.parked_contents.take(ticket).filter(|_| message.write_offset != 0);
+    let mut upload = match began {
+        Some(upload) => upload,
+        None => Upload::new(&caller.core, resource.digest, size, resource.compressed)
+            .map_err(|refused| refused.status(&caller, &about))?,
+    };
     loop {
         let another = !message.resource_name.is_empty() && message.resource_name != name;
         if another || u64::try_from(message.write_offset) != Ok(upload.received()) {
-            let reason = format!("a write goes on with the same name, at offset {}", upload.received());
+            let received = upload.received();
+            let reason = format!("a write goes on with the same name, at offset {received}");
+            if received > 0 && !another {
+                park(&caller, ticket, upload);
+            }
             return Err(caller.refuse(Code::InvalidArgument, &about, reason));
         }
         upload.write(&message.data).map_err(|refused| refused.status(&caller, &about))?;
         if message.finish_write {
             break;
         }
-        message = match messages.message().await? {
-            Some(message) => message,
-            None => {
+        message = match messages.message().await {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                park(&caller, ticket, upload);
                 return Err(caller.refuse(
                     Code::InvalidArgument,
                     &about,
-                    "the write ended before it was finished",
+                    "the write ended before it was finished; it can go on",
                 ));
+            }
+            Err(broken) => {
+                park(&caller, ticket, upload);
+                return Err(broken);
             }
         };
     }
@@ -250,7 +276,18 @@ pub(super) async fn write(
     Ok(Response::new(wire::WriteResponse { committed_size }))
 }
 
-/// How far a write got: all of it or nothing.
+/// Which write this is, and whose.
+fn ticket(caller: &Caller, name: &str) -> Ticket {
+    let scope = caller.access.grant.writes.as_ref().map_or("", |scope| scope.as_str());
+    Ticket::of(&["grpc", scope, name, &caller.access.provenance.principal])
+}
+
+fn park(caller: &Caller, ticket: Ticket, upload: Upload) {
+    let (core, received) = (&caller.core, upload.received());
+    core.parked_contents.park(ticket, upload, received, (core.clock)());
+}
+
+/// How far a write got; a client goes on from there.
 pub(super) async fn query(
     calling: Calling,
     request: Request<wire::QueryWriteStatusRequest>,
@@ -261,6 +298,13 @@ pub(super) async fn query(
     let resource =
         named.map_err(|wrong| caller.refuse(Code::InvalidArgument, "a resource to write", wrong))?;
     let complete = promised(&caller.core, &caller.access, &resource.digest.hex());
-    let committed_size = if complete { i64::try_from(resource.size).unwrap_or(i64::MAX) } else { 0 };
+    let size = match complete {
+        true => resource.size,
+        false => {
+            let ticket = ticket(&caller, &request.get_ref().resource_name);
+            caller.core.parked_contents.bytes(ticket).unwrap_or(0)
+        }
+    };
+    let committed_size = i64::try_from(size).unwrap_or(i64::MAX);
     Ok(Response::new(wire::QueryWriteStatusResponse { committed_size, complete }))
 }

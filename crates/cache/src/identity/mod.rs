@@ -8,8 +8,8 @@
 //!
 //! - An issuer is known by its exact name and declared with its audience and its projects (the authority's file). The
 //!   token is checked in [`jwt`], what it gets is decided in [`policy`].
-//! - A token is exchanged once: its `jti`, or its digest where it has none, is remembered until it ends. The memory is
-//!   bounded; when it is full, nothing is exchanged. It does not outlive a restart.
+//! - A token is exchanged once: its `jti`, or its digest where it has none, is remembered until it ends, over restarts too
+//!   (`seen`). The memory is bounded; when it is full, nothing is exchanged.
 //! - Keys are fetched once an hour, and once more for a key that is not known, at most every thirty seconds.
 //! - A runtime token of GitHub, where such an issuer is declared, is also believed as it comes, by GitHub's services alone
 //!   ([`crate::github`]) and for what its exchange would give: their clients cannot exchange it. Taking it back is done by
@@ -19,11 +19,13 @@
 pub mod jwt;
 mod keys;
 pub mod policy;
+mod seen;
 
 use crate::connection::{Connection, End, Incoming, Thread};
 use crate::github::Backend;
 use crate::http::{Head, Method, Wrong};
 use crate::service::Core;
+use crate::store::StoreError;
 use crate::token::{self, Access, Claims};
 use ed25519_dalek::SigningKey;
 use forgeyard_model::{Digest, Secret, Timestamp};
@@ -35,9 +37,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// Exchanged tokens that are remembered at most.
-const MOST_SEEN: usize = 100_000;
 
 /// Signs the tokens that are given out.
 #[derive(Clone)]
@@ -52,7 +51,7 @@ pub struct Minter {
 pub(crate) struct Exchange {
     minter: Option<Minter>,
     keys: Keys,
-    seen: Mutex<HashMap<Digest, i64>>,
+    seen: Mutex<seen::Seen>,
     /// Runtime tokens that were believed, by their digest, under the authority of this generation.
     believed: Mutex<HashMap<Digest, (u64, Direct)>>,
 }
@@ -69,24 +68,21 @@ pub(crate) struct Direct {
 const MOST_BELIEVED: usize = 10_000;
 
 impl Exchange {
-    pub(crate) fn new(minter: Option<Minter>) -> Self {
-        Self { minter, keys: Keys::default(), seen: Mutex::default(), believed: Mutex::default() }
+    /// Remembers in this folder what was exchanged.
+    pub(crate) fn open(folder: &std::path::Path, minter: Option<Minter>) -> Result<Self, StoreError> {
+        let path = folder.join("exchanged.log");
+        let seen = seen::Seen::open(path.clone()).map_err(StoreError::io("reading or writing", path))?;
+        Ok(Self { minter, keys: Keys::default(), seen: Mutex::new(seen), believed: Mutex::default() })
     }
 
     /// Whether this is the first time; remembers it until `end`, in seconds.
     fn first(&self, id: Digest, end: i64, now: Timestamp) -> Result<(), Denied> {
         let now = now.as_micros().div_euclid(1_000_000);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() >= MOST_SEEN {
-            seen.retain(|_, end| *end + jwt::SKEW > now);
-        }
-        if seen.len() >= MOST_SEEN {
-            return Err(Denied::Busy);
-        }
-        match seen.insert(id, end) {
-            Some(before) if before + jwt::SKEW > now => Err(Denied::Replay),
-            _ => Ok(()),
-        }
+        seen.first(id, end, now).map_err(|again| match again {
+            seen::Again::Replay => Denied::Replay,
+            seen::Again::Busy => Denied::Busy,
+        })
     }
 }
 

@@ -454,12 +454,12 @@ impl Table<Slot> {
         true
     }
 
-    /// Takes a name away if it is still at this place, unless it is leased. Whether it is not leased, and what was
-    /// taken away.
-    pub fn remove_unless_leased(&self, hash: u128, slot: Slot, now: u32) -> (bool, Option<Slot>) {
+    /// Takes a name away if it is still at this place, unless it is leased for no longer than so many minutes. Whether it is
+    /// not leased so, and what was taken away.
+    pub fn remove_unless_leased(&self, hash: u128, slot: Slot, now: u32, most: u32) -> (bool, Option<Slot>) {
         let mut shard = self.lock(shard_of(hash));
         match shard.position(print_of::<Slot>(hash), slot) {
-            Some(at) if minutes_ahead(shard.places[at].minute(), now) > 0 => (false, None),
+            Some(at) if (1..=most).contains(&minutes_ahead(shard.places[at].minute(), now)) => (false, None),
             Some(at) => (true, Some(shard.remove(at))),
             None => (true, None),
         }

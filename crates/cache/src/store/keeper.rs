@@ -15,12 +15,13 @@
 //! go, and moves in another round. A scope over its quota that holds nothing but leases takes nothing new until they end; when
 //! they fill the disk, its hard limit does the same.
 
+use super::append::Writer;
 use super::index::{Slot, Spot, Word as _, minutes_ahead, minutes_since};
-use super::log::{Shared, Writer, locked, minute_of};
+use super::log::{Shared, locked, minute_of};
 use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
-use super::{Limits, Listed, StoreError, Totals, Which};
+use super::{LEASE_MINUTES, Limits, Listed, StoreError, Totals, Which};
 use crate::name::{Kind, NameHash};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
 use std::sync::PoisonError;
@@ -42,7 +43,7 @@ pub(super) struct Walked {
 /// was. It does not look for further records behind a damaged one: what lies there may be the content of an entry, and
 /// whoever wrote that content could have made it look like a record of any scope.
 pub(super) fn walk(
-    segment: &super::log::Segment,
+    segment: &super::append::Segment,
     from: u64,
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<(), StoreError>,
 ) -> Result<Walked, StoreError> {
@@ -51,7 +52,7 @@ pub(super) fn walk(
 
 /// The same, until it is told to stop; the record at which it was is not counted as read.
 pub(super) fn walk_on(
-    segment: &super::log::Segment,
+    segment: &super::append::Segment,
     from: u64,
     mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<Walked, StoreError> {
@@ -161,7 +162,7 @@ impl Shared {
     }
 
     /// What lies behind damage can be neither listed nor removed by its writer, so it is not served either.
-    pub(super) fn forget_behind(&self, segment: &super::log::Segment, walked: Walked) {
+    pub(super) fn forget_behind(&self, segment: &super::append::Segment, walked: Walked) {
         let active = locked(&self.writer).active.number == segment.number;
         // of one that grew meanwhile nothing is known but what was looked at (ncps#1333)
         if active || walked.good >= walked.end {
@@ -186,13 +187,29 @@ impl Shared {
 
     pub(super) fn remove_all(&self, which: &Which) -> Result<u64, StoreError> {
         let mut removed = 0;
-        for entry in self.list(None)? {
+        let all = self.list(None)?;
+        self.keep_waiting()?;
+        for entry in all {
             if which.means(&entry.scope, &entry.key, &entry.by) {
+                // a scope goes, but not what readers of its narinfos were promised (nix#1885)
+                let promised = matches!(which, Which::Scope { prefix, .. } if prefix.is_empty())
+                    && entry.kind == Kind::Nix
+                    && entry.key.starts_with("nar/")
+                    && self.leased_for(NameHash::of(&entry.scope, entry.kind, &entry.key)) > LEASE_MINUTES;
+                if promised {
+                    continue;
+                }
                 let mut writer = locked(&self.writer);
                 removed += u64::from(self.drop_name(&mut writer, &entry.scope, entry.kind, &entry.key)?);
             }
         }
         Ok(removed)
+    }
+
+    /// For how many minutes a name is leased from now.
+    fn leased_for(&self, name: NameHash) -> u32 {
+        let slot = self.find(name, |_| ()).ok().flatten();
+        slot.map_or(0, |(slot, ())| minutes_ahead(slot.minute(), self.minute()))
     }
 
     pub(super) fn disk_bytes(&self) -> u64 {
@@ -215,8 +232,12 @@ impl Shared {
     pub(super) fn maintain(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
         let _keeping = locked(&self.keeping);
         self.load_all();
+        self.keep_waiting()?;
         self.keep_scopes(limits)?;
         let over = self.disk_bytes() > self.config.capacity;
+        if over {
+            self.weigh_promises()?;
+        }
         // with nothing but leases, moving them about frees nothing
         let passes =
             if over && self.leased() >= self.config.capacity { 0 } else { self.all_segments().len() };
@@ -238,11 +259,40 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether a lease holds a name here, at this minute.
+    fn holds(&self, slot: Slot, minute: u32) -> bool {
+        (1..=self.holding.load(Relaxed)).contains(&minutes_ahead(slot.minute(), minute))
+    }
+
+    /// Promises for days give way to room once they take more than half of it: else one scope that is read through Nix
+    /// could keep all others from writing for a month.
+    fn weigh_promises(&self) -> Result<(), StoreError> {
+        let (minute, mut long) = (self.minute(), Vec::new());
+        self.names.each(|_, slot| {
+            if minutes_ahead(slot.minute(), minute) > LEASE_MINUTES {
+                long.push(slot);
+            }
+        });
+        let mut bytes = 0;
+        for slot in long {
+            bytes += self.head(slot.segment(), slot.at(), |record| record.size)?.unwrap_or(0);
+        }
+        let give_way = bytes > self.config.capacity / 2;
+        let before = self.holding.swap(if give_way { LEASE_MINUTES } else { u32::MAX }, Relaxed);
+        if give_way && before == u32::MAX {
+            tracing::warn!(
+                bytes,
+                "what was promised to readers of Nix for 30 days takes more than half of the cache; it gives way to room"
+            );
+        }
+        Ok(())
+    }
+
     /// Bytes of leased records.
     fn leased(&self) -> u64 {
         let (minute, mut leased) = (self.minute(), 0);
         self.names.each(|_, slot| {
-            if minutes_ahead(slot.minute(), minute) > 0 {
+            if self.holds(slot, minute) {
                 leased += slot.len();
             }
         });
@@ -253,7 +303,7 @@ impl Shared {
     fn leased_contents(&self) -> Result<BTreeSet<forgeyard_model::Digest>, StoreError> {
         let (minute, mut leased) = (self.minute(), Vec::new());
         self.names.each(|_, slot| {
-            if minutes_ahead(slot.minute(), minute) > 0 {
+            if self.holds(slot, minute) {
                 leased.push(slot);
             }
         });
@@ -267,12 +317,13 @@ impl Shared {
 
     /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else or when
     /// asked for the oldest, whose entries have had the longest time to be used again.
-    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::log::Segment>> {
+    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::append::Segment>> {
         let mut all = self.all_segments();
         all.pop();
-        let alive = |segment: &super::log::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
-        let half =
-            |segment: &&std::sync::Arc<super::log::Segment>| alive(segment) * 2 < segment.size.load(Relaxed);
+        let alive = |segment: &super::append::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
+        let half = |segment: &&std::sync::Arc<super::append::Segment>| {
+            alive(segment) * 2 < segment.size.load(Relaxed)
+        };
         let emptiest =
             all.iter().filter(half).min_by_key(|segment| (alive(segment), segment.number)).cloned();
         emptiest.filter(|_| !oldest).or_else(|| all.into_iter().next())
@@ -300,7 +351,7 @@ impl Shared {
         for (number, count) in counts.iter().enumerate() {
             let Some(most) = limits.get(number).and_then(|limits| limits.bytes) else { continue };
             let bytes =
-                |count: &super::log::ScopeCount| u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
+                |count: &super::counts::ScopeCount| u64::try_from(count.bytes.load(Relaxed)).unwrap_or(0);
             if bytes(count) <= most {
                 count.full.store(false, Relaxed);
                 continue;
@@ -332,7 +383,7 @@ impl Shared {
         }
     }
 
-    fn drop_segment(&self, segment: &super::log::Segment) -> Result<(), StoreError> {
+    fn drop_segment(&self, segment: &super::append::Segment) -> Result<(), StoreError> {
         let number = segment.number;
         let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
         // again for what was leased or linked to meanwhile
@@ -357,7 +408,7 @@ impl Shared {
 
     /// Moves what is hot, leased or linked to by a lease to the end of the log, and takes the rest of a segment away. Whether
     /// all of it is gone: something may have been leased meanwhile.
-    fn clear_out(&self, segment: &super::log::Segment) -> Result<bool, StoreError> {
+    fn clear_out(&self, segment: &super::append::Segment) -> Result<bool, StoreError> {
         let number = segment.number;
         let written = segment.written.load(Relaxed);
         let now = self.minute();
@@ -401,7 +452,13 @@ impl Shared {
         hot.sort_unstable();
         let mut room = (segment.size.load(Relaxed) + segment.large.load(Relaxed)) / 2;
         let mut buffer = Vec::new();
-        for (idle, at) in hot {
+        // a scan of large contents does not take the room of small ones that everybody reads (bb-storage#121)
+        let (mut hot, mut large_ones) = (VecDeque::from(hot), VecDeque::new());
+        let mut small = true;
+        while let Some((idle, at)) = hot.pop_front().or_else(|| {
+            small = false;
+            large_ones.pop_front()
+        }) {
             let Some((_, name, content)) = places.get(&at).copied() else { continue };
             let length = name.map_or(1 << 12, |(_, slot)| slot.len());
             let mut whole = self.read(number, at, length, &mut buffer)?.is_some();
@@ -422,8 +479,12 @@ impl Shared {
                 continue;
             };
             let large = record.flags & LARGE != 0;
+            if large && small {
+                large_ones.push_back((idle, at));
+                continue;
+            }
             let costs = record.len() + if large { record.size } else { 0 };
-            let leased = name.is_some_and(|(_, slot)| minutes_ahead(slot.minute(), now) > 0);
+            let leased = name.is_some_and(|(_, slot)| self.holds(slot, now));
             let linked = content.is_some_and(|(_, spot)| spot.linked()) && idle == 0;
             room = match room.checked_sub(costs) {
                 Some(rest) => rest,
@@ -459,7 +520,8 @@ impl Shared {
         for (_, name, content) in places.into_values() {
             let _writer = locked(&self.writer);
             if let Some((hash, slot)) = name {
-                let (gone, removed) = self.names.remove_unless_leased(hash, slot, self.minute());
+                let (gone, removed) =
+                    self.names.remove_unless_leased(hash, slot, self.minute(), self.holding.load(Relaxed));
                 all &= gone;
                 if removed.is_some() {
                     self.uncount(slot);

@@ -16,43 +16,23 @@
 //! - Space comes back by whole segments (`keeper`): an open reader keeps an unlinked segment alive.
 //! - Locks, in the order in which they are taken: writer, then segments, large, scopes or a shard of an index.
 
-use super::index::{LAST_MINUTE, LAST_SCOPE, LAST_SEGMENT, Slot, Spot, Table};
-use super::record::{self, LARGE, Record, SEGMENT_HEAD};
+use super::append::{Segment, Writer};
+use super::cold::Recent;
+use super::counts::Scopes;
+use super::index::{LAST_MINUTE, Slot, Spot, Table};
+use super::kept::Kept;
 use super::scrub::Cursor;
 use super::snapshot::Loading;
 use super::{Clock, StoreError};
+use crate::name::NameHash;
 use forgeyard_model::{Digest, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
-
-/// Payloads from this size on are written from where they lie.
-const GATHERED: usize = 4 << 10;
-
-/// Writes parts one behind the other.
-fn write_gathered(file: &File, at: u64, parts: &[&[u8]]) -> std::io::Result<()> {
-    let slices: Vec<std::io::IoSlice<'_>> = parts.iter().map(|part| std::io::IoSlice::new(part)).collect();
-    let mut done = loop {
-        match nix::sys::uio::pwritev(file, &slices, at as i64) {
-            Err(nix::errno::Errno::EINTR) => {}
-            written => break written?,
-        }
-    };
-    // what a short write left, one part after the other
-    let mut at = at;
-    for part in parts {
-        let here = done.min(part.len());
-        file.write_all_at(&part[here..], at + here as u64)?;
-        at += part.len() as u64;
-        done -= here;
-    }
-    Ok(())
-}
 
 /// When a put is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -89,54 +69,10 @@ impl Config {
     }
 }
 
-/// One file of the log.
-#[derive(Debug)]
-pub(super) struct Segment {
-    pub(super) number: u32,
-    pub(super) path: PathBuf,
-    pub(super) file: File,
-    /// Bytes written.
-    pub(super) size: AtomicU64,
-    /// Bytes of records that names stand for, once for each name.
-    pub(super) live: AtomicI64,
-    /// Bytes of large contents that its records name.
-    pub(super) large: AtomicU64,
-    /// Minute of the last write.
-    pub(super) written: AtomicU32,
-}
-
-/// What holds the end of the log.
-pub(super) struct Writer {
-    pub(super) active: Arc<Segment>,
-    buffer: Vec<u8>,
-    pub(super) sequence: u64,
-    /// Segments that were sealed since the last snapshot.
-    pub(super) unsynced: Vec<Arc<Segment>>,
-    /// Records since the last snapshot: what a start has to read.
-    pub(super) behind: u64,
-}
-
-/// Count of a scope.
-#[derive(Debug)]
-pub(super) struct ScopeCount {
-    pub(super) path: Box<str>,
-    pub(super) entries: AtomicI64,
-    pub(super) bytes: AtomicI64,
-    /// Over its quota, and leases keep what could go.
-    pub(super) full: AtomicBool,
-}
-
-/// Scopes by name and by number.
-#[derive(Debug, Default)]
-pub(super) struct Scopes {
-    pub(super) numbers: HashMap<Box<str>, u32>,
-    pub(super) counts: Vec<Arc<ScopeCount>>,
-}
-
 #[derive(Default)]
 pub(super) struct Wanted {
     pub(super) ticket: u64,
-    stop: bool,
+    pub(super) stop: bool,
 }
 
 pub(super) struct Shared {
@@ -160,6 +96,10 @@ pub(super) struct Shared {
     pub(super) log_bytes: AtomicU64,
     /// Files that are to be removed when nobody waits.
     pub(super) trash: Mutex<Vec<PathBuf>>,
+    pub(super) kept: Mutex<Kept>,
+    /// Longest lease that keeps an entry when there is too little room, in minutes.
+    pub(super) holding: AtomicU32,
+    pub(super) recent: Recent,
     pub(super) scrubbing: Mutex<Option<Cursor>>,
     pub(super) scrubbed: AtomicU64,
     pub(super) aged: AtomicU32,
@@ -251,6 +191,18 @@ impl LogStore {
         self.shared.scrubbed.load(Relaxed)
     }
 
+    /// Keeps an entry for so many minutes from now, whatever quota, age or room say, and over a crash too. Whether it is
+    /// there. Nobody but a person takes it away.
+    pub fn keep(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        self.shared.keep(name, minutes)
+    }
+
+    /// Notes that a large content is read; whether it is one that is read only now and then, and should be dropped from the
+    /// page cache behind the read.
+    pub(crate) fn cold(&self, large: &super::large::Large) -> bool {
+        large.size >= super::cold::LEAST && !self.shared.recent.again(large.digest, self.shared.minute())
+    }
+
     /// When a put is acknowledged.
     pub fn durability(&self) -> Durability {
         self.shared.config.durability
@@ -281,6 +233,7 @@ impl Shared {
         segments: BTreeMap<u32, Arc<Segment>>,
         active: Arc<Segment>,
         lock: File,
+        kept: Kept,
     ) -> Self {
         let log_bytes = segments.values().map(|segment| segment.size.load(Relaxed)).sum();
         Self {
@@ -305,6 +258,9 @@ impl Shared {
             large_bytes: AtomicI64::new(0),
             log_bytes: AtomicU64::new(log_bytes),
             trash: Mutex::default(),
+            kept: Mutex::new(kept),
+            holding: AtomicU32::new(u32::MAX),
+            recent: Recent::default(),
             scrubbing: Mutex::default(),
             scrubbed: AtomicU64::new(0),
             aged: AtomicU32::new(u32::MAX),
@@ -336,221 +292,9 @@ impl Shared {
         self.config.folder.join("large").join(&hex[..2]).join(hex)
     }
 
-    /// Number of a scope; makes one for a new scope, that of an empty one when there are too many.
-    pub(super) fn scope(&self, path: &str) -> Result<(u32, Arc<ScopeCount>), StoreError> {
-        let scopes = self.scopes.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(number) = scopes.numbers.get(path) {
-            return Ok((*number, Arc::clone(&scopes.counts[*number as usize])));
-        }
-        drop(scopes);
-        let mut scopes = self.scopes.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(number) = scopes.numbers.get(path) {
-            return Ok((*number, Arc::clone(&scopes.counts[*number as usize])));
-        }
-        let (entries, bytes) = (AtomicI64::new(0), AtomicI64::new(0));
-        let count = Arc::new(ScopeCount { path: path.into(), entries, bytes, full: AtomicBool::new(false) });
-        let number = if scopes.counts.len() as u32 <= LAST_SCOPE {
-            scopes.counts.push(Arc::clone(&count));
-            scopes.counts.len() as u32 - 1
-        } else {
-            let empty = scopes.counts.iter().position(|count| count.entries.load(Relaxed) <= 0);
-            let number = empty.ok_or(StoreError::Full("numbers of scopes"))?;
-            let before = std::mem::replace(&mut scopes.counts[number], Arc::clone(&count));
-            scopes.numbers.remove(&before.path);
-            number as u32
-        };
-        scopes.numbers.insert(path.into(), number);
-        Ok((number, count))
-    }
-
-    pub(super) fn count(&self, number: u32) -> Option<Arc<ScopeCount>> {
-        self.scopes.read().unwrap_or_else(PoisonError::into_inner).counts.get(number as usize).cloned()
-    }
-
-    /// Counts a name out: its scope, its segment, its large file. The writer is locked.
-    pub(super) fn uncount(&self, slot: Slot) {
-        if let Some(segment) = self.segment(slot.segment()) {
-            segment.live.fetch_sub(slot.len() as i64, Relaxed);
-        }
-        let seen = self.head(slot.segment(), slot.at(), |record| {
-            (record.size, record.flags & LARGE != 0, record.digest)
-        });
-        let (size, large) = match seen {
-            Ok(Some((size, large, digest))) => (size, large.then_some(digest)),
-            // its size is not known any more: at least the record was there
-            _ => (slot.len(), None),
-        };
-        if let Some(count) = self.count(slot.scope()) {
-            count.entries.fetch_sub(1, Relaxed);
-            count.bytes.fetch_sub(size as i64, Relaxed);
-        }
-        if let Some(digest) = large {
-            self.release_large(digest);
-        }
-    }
-
-    pub(super) fn count_in(&self, slot: Slot, size: u64) {
-        if let Some(segment) = self.segment(slot.segment()) {
-            segment.live.fetch_add(slot.len() as i64, Relaxed);
-        }
-        if let Some(count) = self.count(slot.scope()) {
-            count.entries.fetch_add(1, Relaxed);
-            count.bytes.fetch_add(size as i64, Relaxed);
-        }
-    }
-
-    /// One more name for a large content.
-    pub(super) fn name_large(&self, digest: Digest, size: u64) {
-        let mut large = locked(&self.large);
-        let entry = large.entry(digest).or_insert_with(|| {
-            self.large_bytes.fetch_add(size as i64, Relaxed);
-            (0, size)
-        });
-        entry.0 += 1;
-    }
-
-    /// One name less for a large content. The last one takes the file with it, but not while the log is being read: it may
-    /// give the content a name again further on.
-    pub(super) fn release_large(&self, digest: Digest) {
-        let mut large = locked(&self.large);
-        let Some((names, size)) = large.get_mut(&digest) else { return };
-        *names = names.saturating_sub(1);
-        if *names == 0 && !self.recovering.load(Acquire) {
-            let size = *size;
-            large.remove(&digest);
-            self.large_bytes.fetch_sub(size as i64, Relaxed);
-            self.discard(digest);
-        }
-    }
-
-    /// Takes the file of a large content away. It gets a name of its own first: the same content may be written again
-    /// before the file is removed, and must not be removed with it (nativelink#2715). Removing may take long, so it is left
-    /// to whoever keeps the limits (bazel-remote#838).
-    pub(super) fn discard(&self, digest: Digest) {
-        let number = self.next_part.fetch_add(1, Relaxed);
-        let gone = self.config.folder.join("incoming").join(format!("{number}.gone"));
-        match fs_err::rename(self.large_path(digest), &gone) {
-            Ok(()) => locked(&self.trash).push(gone),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!("removing a large content: {error}"),
-        }
-    }
-
-    /// Removes what was taken away.
-    pub(super) fn empty_trash(&self) {
-        for path in std::mem::take(&mut *locked(&self.trash)) {
-            if let Err(error) = fs_err::remove_file(&path) {
-                tracing::warn!("removing a large content: {error}");
-            }
-        }
-    }
-
     /// Most bytes on disk: beyond the capacity eviction runs, beyond this nothing is stored until it has caught up.
     pub(super) fn hard_limit(&self) -> u64 {
         self.config.capacity + (self.config.capacity / 10).max(2 * self.config.segment)
-    }
-
-    /// Writes a record at the end of the log. The place does not move when the write fails, so what a failed write left
-    /// is written over.
-    pub(super) fn append(&self, writer: &mut Writer, record: &Record<'_>) -> Result<(u32, u64), StoreError> {
-        if self.broken.load(Relaxed) {
-            return Err(StoreError::Broken);
-        }
-        let length = record.len();
-        // large contents go with the segment that names them, so it must not name too many
-        let names_much = writer.active.large.load(Relaxed) > self.config.capacity / 8;
-        let size = writer.active.size.load(Relaxed);
-        if names_much || size + length > self.config.segment.max(SEGMENT_HEAD + length) {
-            self.roll(writer)?;
-        }
-        let mut buffer = std::mem::take(&mut writer.buffer);
-        buffer.clear();
-        record.write_head(&mut buffer);
-        let padding = length as usize - buffer.len() - record.payload.len();
-        let segment = &writer.active;
-        let at = segment.size.load(Relaxed);
-        // small ones are cheaper to copy than to gather
-        let written = if record.payload.len() < GATHERED {
-            buffer.extend_from_slice(record.payload);
-            buffer.resize(length as usize, 0);
-            segment.file.write_all_at(&buffer, at)
-        } else {
-            write_gathered(&segment.file, at, &[&buffer, record.payload, &[0; 64][..padding]])
-        };
-        writer.buffer = buffer;
-        written.map_err(StoreError::io("writing to", &segment.path))?;
-        segment.size.store(at + length, Release);
-        segment.written.store(self.minute(), Relaxed);
-        self.log_bytes.fetch_add(length, Relaxed);
-        writer.sequence += 1;
-        writer.behind += 1;
-        Ok((segment.number, at))
-    }
-
-    /// Starts a new segment.
-    fn roll(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        let number = writer.active.number + 1;
-        if number >= LAST_SEGMENT {
-            return Err(StoreError::Full("numbers of segments"));
-        }
-        if self.config.durability == Durability::Group {
-            let sealed = &writer.active;
-            sealed.file.sync_data().map_err(StoreError::io("syncing", &sealed.path))?;
-        }
-        let segment = Arc::new(Segment::create(&self.config.folder, number, self.minute())?);
-        self.log_bytes.fetch_add(SEGMENT_HEAD, Relaxed);
-        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        segments.insert(number, Arc::clone(&segment));
-        drop(segments);
-        let sealed = std::mem::replace(&mut writer.active, segment);
-        writer.unsynced.push(sealed);
-        Ok(())
-    }
-
-    fn sync_loop(&self) {
-        let mut done = 0;
-        loop {
-            let mut wanted = locked(&self.wanted);
-            while wanted.ticket <= done && !wanted.stop {
-                wanted = self.wake.wait(wanted).unwrap_or_else(PoisonError::into_inner);
-            }
-            if wanted.ticket <= done {
-                return;
-            }
-            drop(wanted);
-            let (sequence, segment) = {
-                let writer = locked(&self.writer);
-                (writer.sequence, Arc::clone(&writer.active))
-            };
-            // earlier segments were synced when they were sealed
-            if let Err(error) = segment.file.sync_data() {
-                tracing::error!(
-                    "syncing {} failed: {error}; no put is acknowledged any more",
-                    segment.path.display()
-                );
-                self.broken.store(true, Relaxed);
-                self.synced.send_modify(|_| {});
-                return;
-            }
-            done = sequence;
-            self.synced.send_replace(done);
-        }
-    }
-}
-
-impl Segment {
-    pub(super) fn create(folder: &std::path::Path, number: u32, minute: u32) -> Result<Self, StoreError> {
-        let path = folder.join("seg").join(format!("{number:08}.fyl"));
-        let file = File::options().read(true).write(true).create_new(true).open(&path);
-        let file = file.map_err(StoreError::io("making", &path))?;
-        let head = record::segment_head(number);
-        file.write_all_at(&head, 0).map_err(StoreError::io("writing to", &path))?;
-        Ok(Self::over(number, path, file, SEGMENT_HEAD, minute))
-    }
-
-    pub(super) const fn over(number: u32, path: PathBuf, file: File, size: u64, minute: u32) -> Self {
-        let (size, live, written) = (AtomicU64::new(size), AtomicI64::new(0), AtomicU32::new(minute));
-        Self { number, path, file, size, live, large: AtomicU64::new(0), written }
     }
 }
 

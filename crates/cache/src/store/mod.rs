@@ -9,9 +9,13 @@
 //! 3.4, 14.8 and 32 µs. Neither can drop old values without rewriting the others, which is what eviction is. foyer keeps 64
 //! bits of a key, may lose any entry and knows no quota of a scope.
 
+mod append;
+pub(crate) mod cold;
+mod counts;
 mod find;
 pub mod index;
 mod keeper;
+mod kept;
 pub mod large;
 pub mod log;
 pub mod port;
@@ -36,6 +40,9 @@ pub const INLINE: u64 = 1 << 20;
 
 /// How long an action hit, or the answer that a content is here, keeps what it promised: two hours, in minutes.
 pub const LEASE_MINUTES: u32 = 120;
+
+/// How long the file of a `narinfo` stays after the last time that it was handed out: so long a client of Nix believes it.
+pub const NAR_MINUTES: u32 = 30 * 24 * 60;
 
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

@@ -1,9 +1,10 @@
 //! The port, as the log keeps it: see [`super::log`] for the order of things.
 
+use super::append::Segment;
 use super::find::AGAIN;
 use super::index::{Slot, Spot, Word as _};
 use super::large::{Large, Spool};
-use super::log::{Durability, LogStore, Segment, Shared, locked, minute_of};
+use super::log::{Durability, LogStore, Shared, locked, minute_of};
 use super::record::{LARGE, Record, What};
 use super::{
     Body, Facts, Found, INLINE, Limits, Listed, Outcome, Place, Policy, Provenance, Put, ScopeUse, Settled,
@@ -71,7 +72,7 @@ impl Shared {
     }
 
     /// The slot and the facts of a name whose content is there too; that is used through its link.
-    fn known(&self, name: NameHash) -> Result<Option<(Slot, Facts)>, StoreError> {
+    pub(super) fn known(&self, name: NameHash) -> Result<Option<(Slot, Facts)>, StoreError> {
         self.ready(name.0);
         let found = self.find(name, |record| {
             let facts = Facts { digest: record.digest, size: record.size, stored_at: record.stored_at };

@@ -4,9 +4,11 @@
 //! that holds. Names whose segment is gone since are given up, unless their record was moved to the part of the log
 //! behind the snapshot.
 
+use super::append::Segment;
 use super::index::{SHARDS, Slot, Spot, shard_of};
 use super::keeper::walk;
-use super::log::{Config, Segment, Shared, locked};
+use super::kept::Kept;
+use super::log::{Config, Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What, segment_head};
 use super::snapshot::{Head, Since};
 use super::{Clock, StoreError};
@@ -47,7 +49,9 @@ pub(super) fn open(mut config: Config, clock: Clock) -> Result<Shared, StoreErro
         None => Arc::new(Segment::create(&config.folder, 1, minute)?),
     };
     segments.insert(active.number, Arc::clone(&active));
-    let shared = Shared::new(config, clock, segments, active, lock);
+    let now = u32::try_from(clock().as_micros() / 60_000_000).unwrap_or(0);
+    let kept = Kept::open(&config.folder, now)?;
+    let shared = Shared::new(config, clock, segments, active, lock, kept);
     let path = shared.config.folder.join("index.snap");
     let from = match Head::read(&path) {
         Some(head) => shared.take_over(&head),

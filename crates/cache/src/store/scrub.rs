@@ -179,11 +179,15 @@ impl Shared {
             return Ok(true);
         };
         tally.bytes += large.size;
+        let cold = large.size >= super::cold::LEAST && !self.recent.again(digest, self.minute());
         let pieces = (0..large.pieces()).all(|number| {
             let good = large.piece(number, &mut piece).is_ok();
             sha.update(&piece);
             good
         });
+        if cold {
+            super::cold::drop_behind(large.file(), &(0..large.size));
+        }
         if !pieces || Digest::from_bytes(sha.finalize().into()) != digest {
             tally.damaged += 1;
             self.give_up(digest);

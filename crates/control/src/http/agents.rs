@@ -173,7 +173,12 @@ async fn heartbeat(
         runners::unseal(&app, &attempt)?;
     }
     let input = Input::AgentHeard { attempt: attempt.id, fence: beat.fence, step: beat.step };
-    match app.core.give(input, principal(&attempt)).await? {
+    let answer = app.core.give(input, principal(&attempt)).await?;
+    if let Some(seconds) = beat.quiet_seconds.filter(|_| attempt.owner.demand().is_some()) {
+        let input = Input::RunnerQuiet { attempt: attempt.id, fence: beat.fence, seconds };
+        app.core.give(input, principal(&attempt)).await?;
+    }
+    match answer {
         Reply::Agent { cancel } => Ok(Json(HeartbeatAnswer { cancel })),
         _ => Ok(Json(HeartbeatAnswer { cancel: false })),
     }

@@ -13,6 +13,7 @@ use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::budget::{Report, Verdict};
 use forgeyard_cache::helper::{self, settings::Settings};
 use forgeyard_cache::identity::Minter;
+use forgeyard_cache::readers::Reading;
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
 use forgeyard_cache::service::{self, Options, Running};
 use forgeyard_cache::signature::with_keys;
@@ -109,6 +110,20 @@ pub enum CacheCommand {
     Rm {
         /// The scope.
         scope: String,
+        /// Only those whose key begins so.
+        #[arg(long, default_value = "")]
+        prefix: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Show who read the entries of a writer or a scope: the builds to look at when they were poisoned.
+    WhoRead {
+        /// Principal or run that wrote them, as `forgeyard cache ls` shows it.
+        #[arg(long, required_unless_present = "scope")]
+        writer: Option<String>,
+        /// The scope that they are in; all when left out.
+        #[arg(long)]
+        scope: Option<String>,
         /// Only those whose key begins so.
         #[arg(long, default_value = "")]
         prefix: String,
@@ -263,7 +278,7 @@ pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig
     Ok(running)
 }
 
-fn claims(
+pub(crate) fn claims(
     data: &Path,
     scope: &str,
     name: &str,
@@ -289,7 +304,8 @@ fn claims(
     Ok((claims, signing_key(data)?))
 }
 
-struct Admin {
+/// The cache, asked with a token of access `admin`.
+pub(crate) struct Admin {
     url: String,
     token: Secret,
     client: reqwest::Client,
@@ -306,17 +322,24 @@ impl AdminArgs {
                 token::mint(&claims, &key)?
             }
         };
-        let url = format!("{}/-/admin", self.cache.trim_end_matches('/'));
-        Ok(Admin {
-            url,
-            token,
-            client: forgeyard_api::client::http::build(&forgeyard_api::client::HttpOptions::default())?,
-        })
+        Admin::new(&self.cache, token)
     }
 }
 
 impl Admin {
-    async fn ask(&self, method: reqwest::Method, path: &str, query: &[(&str, &str)]) -> Result<String> {
+    /// Of the cache at this address.
+    pub(crate) fn new(cache: &str, token: Secret) -> Result<Self> {
+        let client = forgeyard_api::client::http::build(&forgeyard_api::client::HttpOptions::default())?;
+        Ok(Self { url: format!("{}/-/admin", cache.trim_end_matches('/')), token, client })
+    }
+
+    /// The text of an answer.
+    pub(crate) async fn ask(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<String> {
         let pairs: Vec<String> =
             query.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
         let url = format!("{}/{path}?{}", self.url, pairs.join("&"));
@@ -385,6 +408,25 @@ fn stat_table(stat: &Stat) -> String {
         "holds",
     ];
     table_or("nothing was asked since the start", &head, &rows)
+}
+
+fn readings_table(readings: &Vec<Reading>) -> String {
+    let row = |reading: &Reading| {
+        let principal = match reading.reader.principal.as_str() {
+            "" => "(no token)",
+            principal => principal,
+        };
+        vec![
+            principal.to_owned(),
+            reading.reader.run.clone().unwrap_or_default(),
+            reading.entries.to_string(),
+            reading.reads.to_string(),
+            reading.first.to_string(),
+            reading.last.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = readings.iter().map(row).collect();
+    table_or("nobody read them", &["reader", "run", "entries", "reads", "first", "last"], &rows)
 }
 
 /// Runs a command.
@@ -470,6 +512,14 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
         }
         CacheCommand::Rm { scope, prefix, admin } => {
             admin.admin()?.remove(admin.json, &[("scope", &scope), ("prefix", &prefix)]).await
+        }
+        CacheCommand::WhoRead { writer, scope, prefix, admin } => {
+            let mut query = vec![("prefix", prefix.as_str())];
+            query.extend(writer.as_deref().map(|writer| ("writer", writer)));
+            query.extend(scope.as_deref().map(|scope| ("scope", scope)));
+            let text = admin.admin()?.ask(reqwest::Method::GET, "readers", &query).await?;
+            let readings: Vec<Reading> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+            output::show(admin.json, &readings, readings_table)
         }
         CacheCommand::Purge { writer, admin } => {
             admin.admin()?.remove(admin.json, &[("writer", &writer)]).await

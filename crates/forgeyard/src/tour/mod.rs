@@ -178,6 +178,7 @@ impl Tour {
         }
         let farm = farm::start(
             FarmOptions {
+                cache: None,
                 rules: None,
                 data: data.to_owned(),
                 listen,

@@ -1,0 +1,161 @@
+//! Who asks, and what that caller may do: decided once for each token, scope and surface, and remembered by the thread.
+
+use super::add;
+use crate::authority::{Caller, token_in};
+use crate::connection::Thread;
+use crate::figures::Counters;
+use crate::http::Head;
+use crate::making::is_made;
+use crate::name::{Kind, Name, NameHash};
+use crate::readers::Reader;
+use crate::scope::{Grant, ScopePath};
+use crate::service::Core;
+use crate::signature::Signer;
+use crate::store::Provenance;
+use crate::surface::Surface;
+use forgeyard_model::Timestamp;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Callers that a thread remembers at most.
+const MET: usize = 4096;
+
+/// A caller on a surface, decided once and remembered by the thread.
+pub(crate) struct Access {
+    generation: u64,
+    expires_at: Option<Timestamp>,
+    pub(crate) grant: Grant,
+    pub(crate) provenance: Provenance,
+    /// Who reads, for the journal.
+    pub(crate) reader: Reader,
+    pub(crate) counters: Arc<Counters>,
+    /// Keys of the scopes that are read, in their order; empty for all but Nix.
+    pub(super) signers: Vec<Option<Arc<Signer>>>,
+}
+
+impl Access {
+    /// What this caller may do, decided under the authority of this generation.
+    pub(crate) fn of(
+        core: &Core,
+        caller: &Caller,
+        generation: u64,
+        scope: Option<&ScopePath>,
+        surface: Surface,
+    ) -> Self {
+        let authority = core.authority();
+        let grant = authority.grant(caller, scope);
+        let signed = grant.reads.iter().filter(|_| surface == Surface::Nix);
+        let signers = signed.map(|scope| authority.signer(scope)).collect();
+        let counted = grant.writes.as_ref().or(grant.reads.first());
+        let counters = core.figures.of(counted.map_or("(none)", ScopePath::as_str), surface);
+        let claims = caller.claims.as_ref();
+        Access {
+            generation,
+            expires_at: claims.map(|claims| claims.expires_at),
+            grant,
+            provenance: Provenance {
+                principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
+                run: claims.and_then(|claims| claims.run.clone()),
+                ..Provenance::default()
+            },
+            reader: Reader {
+                principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
+                run: claims.and_then(|claims| claims.run.clone()),
+            },
+            counters,
+            signers,
+        }
+    }
+
+    /// An entry of a scope that the caller reads, this far up, was found.
+    pub(crate) fn found(&self, core: &Core, depth: usize, kind: Kind, key: &str) {
+        add(if depth == 0 { &self.counters.hits } else { &self.counters.parent_hits }, 1);
+        if is_made(kind) {
+            add(&self.counters.spared, 1);
+        }
+        if let Some(scope) = self.grant.reads.get(depth).filter(|_| kind != Kind::Content) {
+            core.readers.read(&self.reader, NameHash::of(scope.as_str(), kind, key), (core.clock)());
+        }
+    }
+
+    /// Nothing was found.
+    pub(crate) fn missed(&self, core: &Core, kind: Kind, key: &str) {
+        add(&self.counters.misses, 1);
+        if let Some(scope) = self.grant.writes.as_ref().filter(|_| is_made(kind)) {
+            core.making.missed(NameHash::of(scope.as_str(), kind, key), (core.clock)());
+        }
+    }
+
+    /// An entry that was not there was stored.
+    pub(crate) fn stored(&self, core: &Core, name: &Name, size: u64) {
+        add(&self.counters.writes, 1);
+        add(&self.counters.bytes_in, size);
+        if is_made(name.kind)
+            && let Some(millis) = core.making.wrote(name.hash(), (core.clock)())
+        {
+            add(&self.counters.made, 1);
+            add(&self.counters.made_millis, millis);
+        }
+    }
+
+    /// Decides anew.
+    pub(crate) fn decide(
+        core: &Core,
+        authorization: &[u8],
+        agent: &str,
+        scope: Option<&ScopePath>,
+        surface: Surface,
+    ) -> Self {
+        let (now, generation) = ((core.clock)(), core.generation());
+        Self::of(core, &caller_of(core, authorization, agent, now), generation, scope, surface)
+    }
+
+    /// Whether what was decided holds still.
+    pub(crate) fn holds(&self, core: &Core) -> bool {
+        self.generation == core.generation() && self.expires_at.is_none_or(|end| end > (core.clock)())
+    }
+}
+
+/// Who holds the token of a request; anonymous when there is none that holds.
+pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
+    caller_of(core, &head.authorization, &head.agent, now)
+}
+
+fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> Caller {
+    if authorization.is_empty() {
+        return Caller::ANONYMOUS;
+    }
+    let Some(token) = token_in(authorization) else { return Caller::ANONYMOUS };
+    match core.authority().identify(&token, now) {
+        Ok(caller) => caller,
+        Err(error) => {
+            tracing::info!(client = agent, "a token is not believed: {error}");
+            Caller::ANONYMOUS
+        }
+    }
+}
+
+pub(crate) fn access(
+    thread: &Thread,
+    head: &Head,
+    scope: Option<&ScopePath>,
+    surface: Surface,
+) -> Rc<Access> {
+    let core = &thread.core;
+    let mut key = head.authorization.clone();
+    key.push(0);
+    key.push(surface as u8);
+    key.extend_from_slice(scope.map(ScopePath::as_str).unwrap_or_default().as_bytes());
+    if let Some(access) = thread.met.borrow().get(&key)
+        && access.holds(core)
+    {
+        return Rc::clone(access);
+    }
+    let access = Rc::new(Access::decide(core, &head.authorization, &head.agent, scope, surface));
+    let mut met = thread.met.borrow_mut();
+    if met.len() >= MET {
+        met.clear();
+    }
+    met.insert(key, Rc::clone(&access));
+    access
+}
