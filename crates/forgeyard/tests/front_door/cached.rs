@@ -38,7 +38,7 @@ async fn run(
     let (attempt, session) = (text(&state["redeemed"]["attempt"]), text(&state["redeemed"]["session"]));
     let access = door.cache_access(&attempt, &session).await;
     let token = text(&access["token"]);
-    assert_eq!(ask(&door.cache, "PUT", "/-/kv/while-it-runs", &token, "x"), 201);
+    assert!(ask(&door.cache, "PUT", "/-/kv/while-it-runs", &token, "x") < 300);
     step.go_on().await;
     let demand = door.demand(job, "ended").await;
     assert_eq!(demand.conclusion.as_deref(), Some("success"), "{}", door.log(&demand).await);

@@ -4,7 +4,7 @@ mkdir -p /work/tree && cd /work/tree
 for number in 1 2 3; do
     printf '#include <stdio.h>\nint part(void) { return printf("%%d", %s); }\n' "$number" > "part$number.c"
 done
-printf 'int own(void) { return %s; }\n' "$GITHUB_RUN_ID" > own.c
+printf 'int own(void) { return %s; }\n' "$((GITHUB_RUN_ID % 100000))" > own.c
 sccache=$(command -v sccache || echo /opt/forgeyard/clients/bin/sccache)
 for name in part1 part2 part3 own; do
     if [ -x /usr/bin/ccache ]; then /usr/bin/ccache gcc -O1 -c $name.c -o $name.o; fi
