@@ -14,6 +14,7 @@ use crate::figures::Counted;
 use crate::http::{Head, Method};
 use crate::service::Core;
 use crate::store::{ScopeUse, Store as _, StoreError, Totals, Which};
+use crate::tier::TierStat;
 use serde::{Deserialize, Serialize};
 
 /// Figures of the whole service.
@@ -26,6 +27,9 @@ pub struct Stat {
     pub scopes: Vec<ScopeUse>,
     /// What happened since the start, for each scope and surface.
     pub traffic: Vec<Counted>,
+    /// The storage behind the disk, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierStat>,
 }
 
 /// How many entries were removed.
@@ -77,7 +81,8 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
     Ok(Some(match (head.method, path) {
         (Method::Get, "stat") => {
             let (totals, scopes) = (core.store.totals(), core.store.uses());
-            json(serde_json::to_string(&Stat { totals, scopes, traffic: core.figures.all() }))
+            let tier = core.tier.as_ref().map(crate::tier::Tier::stat);
+            json(serde_json::to_string(&Stat { totals, scopes, traffic: core.figures.all(), tier }))
         }
         (Method::Get, "check") => {
             let reports = crate::watch::reports(core, scope.as_deref());

@@ -215,7 +215,8 @@ fn cachix_251_narinfo_whose_file_unpacks_to_something_else_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let running = service(folder.path());
     let mut client = Client::new(running.address);
-    let plain: Vec<u8> = (0..500_000u32).flat_map(|number| number.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    let plain: Vec<u8> =
+        (0..500_000u32).flat_map(|number| number.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
     let packed = zstd::bulk::compress(&plain, 1).unwrap();
     assert!(packed.len() > 1 << 20, "it lies in a file of its own");
     put_file(&mut client, "p/main", &packed);
