@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod bench;
+mod cache_clients;
 mod cargo;
 mod device;
 mod dist;

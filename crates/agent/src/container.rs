@@ -260,6 +260,11 @@ impl<'a> Container<'a> {
             .is_ok_and(|line| line.split(|byte| *byte == 0).any(|argument| argument == self.id.as_bytes()))
     }
 
+    /// Process 1 of the container, as the host numbers it.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.number("pid")
+    }
+
     fn number(&self, file: &str) -> Option<u32> {
         std::fs::read_to_string(self.bundle.join(file)).ok()?.trim().parse().ok()
     }

@@ -2,8 +2,11 @@
 
 use crate::stop::{Cause, Stop};
 use forgeyard_api::client::agent::{AgentClient, Session, superseded};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
+
+/// For how many seconds a runner program must have been alone before it is said.
+const QUIET: u64 = 60;
 
 /// Sends for ever; hands a cancellation and the end of the attempt to `stop`.
 pub(crate) async fn beat(
@@ -11,11 +14,14 @@ pub(crate) async fn beat(
     session: Session,
     every: Duration,
     mut step: watch::Receiver<Option<String>>,
+    quiet: watch::Receiver<Option<Instant>>,
     stop: Stop,
 ) {
     loop {
         let name = step.borrow_and_update().clone();
-        let wait = match client.heartbeat(&session, name.as_deref()).await {
+        // Less is of no interest to anybody, and the farm is told nothing then.
+        let alone = quiet.borrow().map(|since| since.elapsed().as_secs()).filter(|seconds| *seconds >= QUIET);
+        let wait = match client.heartbeat_of_quiet(&session, name.as_deref(), alone).await {
             Ok(answer) => {
                 if answer.cancel {
                     stop.ask(Cause::Canceled);

@@ -8,6 +8,7 @@
 //! no link, and every reader has a bound.
 
 mod bundle;
+pub mod cache;
 mod clock;
 mod container;
 mod device;

@@ -1,5 +1,6 @@
 //! What the agent knows, on disk before it acts on it: `agent/state.json`, replaced as a whole.
 
+use crate::cache::CacheRecord;
 use crate::error::Error;
 use crate::stop::Cause;
 use forgeyard_api::agent::Redeemed;
@@ -71,6 +72,9 @@ pub(crate) struct AgentState {
     /// What is known of a runner of a forge.
     #[serde(default)]
     pub(crate) runner: RunnerRecord,
+    /// Where the build cache is for the job.
+    #[serde(default)]
+    pub(crate) cache: Option<CacheRecord>,
     /// Why the job was stopped, written before anything is killed.
     pub(crate) stop: Option<Cause>,
     /// Out-of-memory kills in containers that are gone.

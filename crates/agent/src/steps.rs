@@ -6,6 +6,7 @@
 //! reported as such.
 
 use crate::bundle;
+use crate::cache::JobCache;
 use crate::clock;
 use crate::container::{Container, Exit, Status};
 use crate::device;
@@ -30,6 +31,9 @@ const REPORT: Duration = Duration::from_secs(30);
 /// Time between two looks at open device nodes.
 const SAMPLE: Duration = Duration::from_secs(1);
 
+/// Processes of a container whose runner program waits: process 1, and the program.
+const WAITING: usize = 2;
+
 /// All that running needs.
 pub(crate) struct Steps<'a> {
     pub(crate) machine: &'a MachineFile,
@@ -41,8 +45,12 @@ pub(crate) struct Steps<'a> {
     pub(crate) stop: &'a Stop,
     /// Name of the step that runs, for the signs of life.
     pub(crate) current: &'a watch::Sender<Option<String>>,
+    /// Since when a runner program has been alone in its machine.
+    pub(crate) quiet: &'a watch::Sender<Option<Instant>>,
     /// The second gate, when the one step is the runner program of a forge.
     pub(crate) gate: Option<Gate>,
+    /// The way to the build cache, when there is one.
+    pub(crate) cache: Option<&'a mut JobCache>,
     /// Lines of ours that wait for the end of a line of the job.
     pub(crate) waiting: Vec<String>,
 }
@@ -149,11 +157,13 @@ impl Steps<'_> {
         let status = if fresh { Status::Absent } else { container.status().await? };
         match status {
             Status::Running | Status::Stopped => {
+                self.show_cache(container).await;
                 return Ok(container.monitored() || container.exit().is_some());
             }
             // The monitor died between making and starting: nothing of the job has run, so it is made anew.
             Status::Created if !container.monitored() => container.delete().await,
             Status::Created => {
+                self.show_cache(container).await;
                 container.start().await?;
                 return Ok(true);
             }
@@ -175,8 +185,17 @@ impl Steps<'_> {
         }
         container.prepare(&config)?;
         container.create().await?;
+        self.show_cache(container).await;
         container.start().await?;
         Ok(true)
+    }
+
+    /// Lets the container reach the build cache. A job without it is slow and not wrong.
+    async fn show_cache(&mut self, container: &Container<'_>) {
+        let (Some(cache), Some(pid)) = (&self.cache, container.process()) else { return };
+        if let Err(error) = cache.enter(pid).await {
+            self.waiting.push(format!("[forgeyard] cache: this step cannot reach it: {error}"));
+        }
     }
 
     /// Follows the running container to its end, whoever ends it.
@@ -230,7 +249,9 @@ impl Steps<'_> {
             }
             if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
                 sampled = Some(Instant::now());
-                let nodes = device::held(&usage::members(&self.machine.cgroup), &self.machine.devices);
+                let members = usage::members(&self.machine.cgroup);
+                self.look_for_quiet(members.len());
+                let nodes = device::held(&members, &self.machine.devices);
                 if !nodes.is_subset(&self.state.nodes_open) {
                     self.state.nodes_open.extend(nodes);
                     self.save()?;
@@ -242,6 +263,15 @@ impl Steps<'_> {
             }
             wait = (wait * 2).min(Duration::from_millis(100));
         }
+    }
+
+    /// A runner program that waits is alone with process 1 of its container. One that starts others for itself never is.
+    fn look_for_quiet(&self, members: usize) {
+        let alone = self.gate.is_some() && self.state.runner.taken.is_none() && members <= WAITING;
+        self.quiet.send_if_modified(|since| {
+            let now = alone.then(|| since.unwrap_or_else(Instant::now));
+            std::mem::replace(since, now) != now
+        });
     }
 
     /// Whether the container is to end, and then whether at once.
@@ -271,7 +301,13 @@ impl Steps<'_> {
                     job.key, job.repository.name, job.run, job.run_attempt
                 ));
             }
-            Event::Told(word) => self.waiting.extend(answer::lines(&word)),
+            Event::Told(word) => {
+                // Only now is it known whose work this is. The hook reads its answer after the next look.
+                if let (Word::Allowed { .. }, Some(cache)) = (&word, &mut self.cache) {
+                    self.waiting.push(cache.connect().await);
+                }
+                self.waiting.extend(answer::lines(&word));
+            }
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The life of an agent: lock, redeem, prepare, run, look, upload, finish.
 
+use crate::cache::JobCache;
 use crate::clock;
 use crate::disk;
 use crate::error::Error;
@@ -28,7 +29,7 @@ use forgeyard_model::verdict::{ExitFacts, OomFacts};
 use std::fs::{File, TryLockError};
 use std::io::Seek as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How long one question for work waits at the farm, in seconds.
@@ -114,8 +115,9 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
     }
     let stop = Stop::new(state.stop);
     let (current, step) = watch::channel(None);
+    let (quiet, alone) = watch::channel(None);
     let every = Duration::from_secs(redeemed.heartbeat_seconds.clamp(1, 300));
-    let alive = tokio::spawn(beat(client.clone(), session.clone(), every, step, stop.clone()));
+    let alive = tokio::spawn(beat(client.clone(), session.clone(), every, step, alone, stop.clone()));
     let clock = tokio::spawn(wall(machine.clone(), state.started_at, stop.clone()));
     let sender = tokio::spawn(ship(
         client.clone(),
@@ -127,7 +129,7 @@ async fn attempt(machine: &MachineFile, folder: &MachineFolder) -> Result<&'stat
 
     let begun =
         Attempt { machine, folder, client: &client, session: &session, redeemed: &redeemed, stop: &stop };
-    let facts = begun.work(&mut state, &mut log, &current).await;
+    let facts = begun.work(&mut state, &mut log, &current, &quiet).await;
     clock.abort();
     let facts = facts?;
     drop(log);
@@ -218,6 +220,7 @@ impl Attempt<'_> {
         state: &mut AgentState,
         log: &mut Log,
         current: &watch::Sender<Option<String>>,
+        quiet: &watch::Sender<Option<Instant>>,
     ) -> Result<ExitFacts, Error> {
         let state_path = state::path(&self.folder.agent());
         if let Some(facts) = state.facts.clone() {
@@ -240,8 +243,10 @@ impl Attempt<'_> {
             state.stop = self.stop.cause();
             state.save(&state_path)?;
         }
+        let mut used = None;
         if state.prepared && state.supervisor_error.is_none() && self.configured(state, log).await? {
-            let (spec, gate) = self.spec(state);
+            let mut cache = self.cache(state, log).await?;
+            let (spec, gate) = self.spec(state, cache.as_ref());
             let template = read_json(&self.folder.bundle_template())?.unwrap_or_default();
             let limit = self.machine.flavor.disk_mib.saturating_mul(1 << 20);
             let mut folders = vec![self.folder.work(), self.folder.out(), self.folder.tmp()];
@@ -256,12 +261,15 @@ impl Attempt<'_> {
                 log,
                 stop: self.stop,
                 current,
+                quiet,
                 gate,
+                cache: cache.as_mut(),
                 waiting: Vec::new(),
             };
             let result = steps.run().await;
             disk.abort();
             result?;
+            used = cache.as_ref().and_then(JobCache::facts);
         }
         if state.stop.is_none() {
             state.stop = self.stop.cause();
@@ -276,8 +284,11 @@ impl Attempt<'_> {
         if too_old && self.redeemed.spec.forge_runner.is_some() {
             log.say("[forgeyard] the runner program of the image is too old for its forge (exit code 7): rebuild the image")?;
         }
+        if let Some(used) = &used {
+            log.say(&format!("[forgeyard] cache: {}", used.text()))?;
+        }
         log.close()?;
-        let facts = self.facts(state, log);
+        let facts = ExitFacts { cache: used, ..self.facts(state, log) };
         state.facts = Some(facts.clone());
         state.runner.config = None;
         state.save(&state_path)?;
@@ -314,12 +325,49 @@ impl Attempt<'_> {
     }
 
     /// What is run, and the gate of a runner.
-    fn spec(&self, state: &AgentState) -> (JobSpec, Option<Gate>) {
-        let spec = &self.redeemed.spec;
-        let Some(runner) = &spec.forge_runner else { return (spec.clone(), None) };
+    fn spec(&self, state: &AgentState, cache: Option<&JobCache>) -> (JobSpec, Option<Gate>) {
+        let mut spec = self.redeemed.spec.clone();
+        let forge_runner = spec.forge_runner.is_some();
+        for (name, value) in cache.map(|cache| cache.environment(forge_runner)).into_iter().flatten() {
+            // What the job sets itself counts more.
+            spec.env.entry(name).or_insert(value);
+        }
+        let Some(runner) = &spec.forge_runner else { return (spec, None) };
         let config = state.runner.config.as_deref().unwrap_or_default();
         let gate = Gate::new(self.folder, &runner.forge, self.client, self.session);
-        (runner::spec(spec, runner, config), Some(gate))
+        (runner::spec(&spec, runner, config), Some(gate))
+    }
+
+    /// The way to the build cache, where the farm has one. Trouble with it never fails a job.
+    async fn cache(&self, state: &mut AgentState, log: &mut Log) -> Result<Option<JobCache>, Error> {
+        if !self.redeemed.cache {
+            return Ok(None);
+        }
+        let options = HttpOptions { ca_file: self.machine.ca_file.clone(), ..HttpOptions::default() };
+        let own_network = !self.machine.flavor.network;
+        let opened = JobCache::open(self.client, self.session, &options, own_network, state.cache.clone());
+        let mut cache = match opened {
+            Ok(cache) => cache,
+            Err(error) => {
+                log.say(&format!("[forgeyard] cache: none for this job: {error}"))?;
+                return Ok(None);
+            }
+        };
+        log.mask([cache.record().secret()]);
+        if state.steps.is_empty() {
+            state.cache = Some(cache.record().clone());
+            state.save(&state::path(&self.folder.agent()))?;
+            if let Err(error) = cache.write_home(&self.folder.work().join("home")) {
+                log.say(&format!("[forgeyard] cache: Bazel and Nix do not find it: {error}"))?;
+            }
+        }
+        let open = self.redeemed.spec.forge_runner.is_none()
+            || matches!(state.runner.word, Some(state::Word::Allowed { .. }));
+        if open {
+            let line = cache.connect().await;
+            log.say(&line)?;
+        }
+        Ok(Some(cache))
     }
 
     /// Everything observed.
@@ -333,6 +381,7 @@ impl Attempt<'_> {
         let succeeded = succeeded(state, self.redeemed);
         let missing = harvest::outputs(&self.folder.out(), &self.redeemed.spec.outputs).1;
         ExitFacts {
+            cache: None,
             steps: state.steps.iter().map(|record| record.facts.clone()).collect(),
             limit: match state.stop {
                 Some(Cause::Wall) => Some(Limit::Wall),

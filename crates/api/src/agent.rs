@@ -9,7 +9,7 @@ use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::job::JobSpec;
 use forgeyard_model::resources::Flavor;
 use forgeyard_model::verdict::ExitFacts;
-use forgeyard_model::{AttemptId, Lane};
+use forgeyard_model::{AttemptId, Lane, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// `POST` of [`Redeem`], answers [`Redeemed`].
@@ -33,6 +33,10 @@ pub const RUNNER_CONFIG: &str = "/agent/v1/attempts/{attempt}/runner-config";
 /// `POST` of [`RunnerTook`], answers a [`TakenAnswer`](forgeyard_model::registration::TakenAnswer); waits until it is
 /// decided. Only for jobs of the kind `runner`.
 pub const RUNNER_TOOK: &str = "/agent/v1/attempts/{attempt}/runner-took";
+
+/// `GET`, answers [`CacheAccess`]: what the job may do in the build cache. For a runner of a forge only once what it took may
+/// run.
+pub const CACHE: &str = "/agent/v1/attempts/{attempt}/cache";
 
 /// Version of this contract that both sides must share.
 pub const VERSION: u32 = 1;
@@ -100,6 +104,9 @@ pub struct Redeemed {
     pub heartbeat_seconds: u64,
     /// Keep at most this many log bytes; count the rest.
     pub log_cap_bytes: u64,
+    /// Whether the farm has a build cache: then the job gets a way to it.
+    #[serde(default)]
+    pub cache: bool,
     /// Texts to mask in the log, beside the tokens that the agent holds itself.
     #[serde(default)]
     pub mask: Vec<String>,
@@ -113,6 +120,10 @@ pub struct Heartbeat {
     pub fence: u32,
     /// The step that runs; absent while preparing.
     pub step: Option<String>,
+    /// In a machine that is a runner of a forge: for how many seconds its program has been alone, without any process of a
+    /// job beside it. Absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_seconds: Option<u64>,
 }
 
 /// Answer to a sign of life.
@@ -173,6 +184,42 @@ pub struct RunnerConfig {
 impl std::fmt::Debug for RunnerConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RunnerConfig").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The build cache for one attempt. The agent keeps the token; the job reaches the cache through the agent.
+///
+/// Not there: an error of the code
+/// - `cache.none` (missing): the farm has no cache, or none for this job;
+/// - `cache.not_yet` (conflict): it is not known yet whose work the machine will do.
+#[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CacheAccess {
+    /// Address of the cache.
+    pub address: String,
+    /// The token. It ends with the attempt.
+    pub token: String,
+    /// The scope from which is read upwards.
+    pub scope: String,
+    /// Whether that scope is written as well.
+    pub writes: bool,
+    /// Why, and why not more.
+    pub reason: String,
+    /// When the token ends at the latest.
+    pub expires_at: Timestamp,
+    /// Public keys of what Nix reads from there, where its scopes have some.
+    #[serde(default)]
+    pub nix_keys: Vec<String>,
+}
+
+impl std::fmt::Debug for CacheAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { address, scope, writes, .. } = self;
+        f.debug_struct("CacheAccess")
+            .field("address", address)
+            .field("scope", scope)
+            .field("writes", writes)
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,7 @@
 //! agents. The typed client is behind the feature `client`.
 
 pub mod agent;
+pub mod cache;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod error;

@@ -3,6 +3,7 @@
 //! What a route takes and gives is named here by its type; a route of the table that is missing here is an error, and
 //! so are two types of one name with different schemas.
 
+use crate::cache::{CacheEntries, CacheRemoval, CacheRemoved, CacheView};
 use crate::error::ApiError;
 use crate::people::*;
 use crate::pools::PoolView;
@@ -150,6 +151,13 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
         (Method::Get, "/api/v1/leases") => Shape::gives(json(of.many::<Lease>())),
         (Method::Get, "/api/v1/pools") => Shape::gives(json(of.many::<PoolView>())),
         (Method::Get, "/api/v1/pools/{name}") => Shape::gives(json(of.one::<PoolView>())),
+        (Method::Get, "/api/v1/cache") => Shape::gives(json(of.one::<CacheView>())),
+        (Method::Get, "/api/v1/cache/entries") => Shape::gives(json(of.one::<CacheEntries>()))
+            .query("scope", true, Type::String, "The scope.")
+            .query("prefix", false, Type::String, "What the keys begin with."),
+        (Method::Post, "/api/v1/cache/remove") => {
+            Shape::takes(of.one::<CacheRemoval>(), json(of.one::<CacheRemoved>()))
+        }
         (Method::Post, "/api/v1/pools/{name}/reset") => Shape::gives(json(nothing())),
         (Method::Post, "/api/v1/pools/{name}/drain") => {
             Shape::takes(of.one::<DrainRequest>(), json(nothing()))
@@ -249,6 +257,7 @@ fn shape(schemas: &mut Schemas, route: &Route) -> Option<Shape> {
             shape.query("digest", true, Type::String, "Digest that the bytes must have.")
         }
         (Method::Post, agent::FINISH) => Shape::takes(of.one::<agent::Finish>(), json(nothing())),
+        (Method::Get, agent::CACHE) => Shape::gives(json(of.one::<agent::CacheAccess>())),
         (Method::Post, agent::RUNNER_CONFIG) => {
             Shape::takes(of.one::<agent::RunnerConfigRequest>(), json(of.one::<agent::RunnerConfig>()))
         }

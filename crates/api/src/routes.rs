@@ -98,6 +98,9 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/pools", VIEWER, "All pools: machines, schedule, breaker, launches, the last error."),
     get("/api/v1/pools/{name}", VIEWER, "One pool, with its last day."),
     post("/api/v1/pools/{name}/drain", OPERATOR, "Stops or resumes giving work to a pool."),
+    get("/api/v1/cache", VIEWER, "The build cache: what it holds, how it is hit; null where there is none."),
+    get("/api/v1/cache/entries", OPERATOR, "Entries of a scope of the build cache, by key."),
+    post("/api/v1/cache/remove", OPERATOR, "Removes entries of a scope, or all of a writer."),
     post("/api/v1/pools/{name}/reset", OPERATOR, "Has a pool start machines again at once."),
     post("/api/v1/sites/{id}/drain", OPERATOR, "Stops or resumes giving work to a site."),
     get("/api/v1/artifacts", VIEWER, "Newest artifacts."),
@@ -168,6 +171,7 @@ pub const ROUTES: &[Route] = &[
     get(agent::BLOB, Who::Agent, "An input of the job, by digest; ranges are honoured."),
     put(agent::ARTIFACT, Who::Agent, "The bytes of an output, verified against their digest."),
     post(agent::FINISH, Who::Agent, "The end of the attempt."),
+    get(agent::CACHE, Who::Agent, "What the job may do in the build cache, with a token that ends with it."),
     post(agent::RUNNER_CONFIG, Who::Agent, "The configuration of a forge's runner program; waits for it."),
     post(
         agent::RUNNER_TOOK,

@@ -4,18 +4,24 @@
 //! GET    /-/admin/stat                          [`Stat`]
 //! GET    /-/admin/check[?scope=S]               lines of [`Report`](crate::budget::Report), JSON; 404 without a budget
 //! GET    /-/admin/entries?scope=S               lines of [`Listed`](crate::store::Listed), JSON
+//! GET    /-/admin/entries?scope=S&prefix=P&most=N  {"of": n, "entries": […]}: the first N by kind and key
+//! GET    /-/admin/readers?writer=W              lines of [`Reading`](crate::readers::Reading), JSON
+//! GET    /-/admin/readers?scope=S[&prefix=P]    the same
 //! DELETE /-/admin/entries?scope=S[&prefix=P]    {"removed": n}
 //! DELETE /-/admin/entries?writer=W              {"removed": n}; W is a principal or a run
 //! POST   /-/admin/scrub                         {"read": n, "damaged": n}
 //! ```
 
+pub use crate::day::Moment;
 use crate::exchange::caller;
 use crate::figures::Counted;
 use crate::http::{Head, Method};
+use crate::name::NameHash;
 use crate::service::Core;
-use crate::store::{ScopeUse, Store as _, StoreError, Totals, Which};
+use crate::store::{Listed, ScopeUse, Store as _, StoreError, Totals, Which};
 use crate::tier::TierStat;
 use serde::{Deserialize, Serialize};
+use std::sync::PoisonError;
 
 /// Figures of the whole service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,11 +31,26 @@ pub struct Stat {
     pub totals: Totals,
     /// What each scope holds.
     pub scopes: Vec<ScopeUse>,
+    /// Bytes that the store may take.
+    #[serde(default)]
+    pub capacity_bytes: u64,
     /// What happened since the start, for each scope and surface.
     pub traffic: Vec<Counted>,
+    /// The last day.
+    #[serde(default)]
+    pub day: Vec<Moment>,
     /// The storage behind the disk, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<TierStat>,
+}
+
+/// Some entries of a scope.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// How many there are.
+    pub of: u64,
+    /// The first of them.
+    pub entries: Vec<Listed>,
 }
 
 /// How many entries were removed.
@@ -81,8 +102,11 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
     Ok(Some(match (head.method, path) {
         (Method::Get, "stat") => {
             let (totals, scopes) = (core.store.totals(), core.store.uses());
+            crate::watch::note(core);
+            let day = core.day.lock().unwrap_or_else(PoisonError::into_inner).moments();
+            let (traffic, capacity_bytes) = (core.figures.all(), core.capacity);
             let tier = core.tier.as_ref().map(crate::tier::Tier::stat);
-            json(serde_json::to_string(&Stat { totals, scopes, traffic: core.figures.all(), tier }))
+            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier }))
         }
         (Method::Get, "check") => {
             let reports = crate::watch::reports(core, scope.as_deref());
@@ -90,6 +114,35 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
                 return Ok(None);
             }
             reports.iter().map(|report| json(serde_json::to_string(report))).collect()
+        }
+        (Method::Get, "entries") if parameter(&head.query, "most").is_some() => {
+            let Some(scope) = scope else { return Ok(None) };
+            let prefix = parameter(&head.query, "prefix").unwrap_or_default();
+            let most = parameter(&head.query, "most").and_then(|most| most.parse().ok()).unwrap_or(100);
+            let mut entries = core.store.list(Some(&scope))?;
+            entries.retain(|entry| entry.key.starts_with(&prefix));
+            entries.sort_by(|a, b| (a.kind as u8, &a.key).cmp(&(b.kind as u8, &b.key)));
+            let of = entries.len() as u64;
+            entries.truncate(most);
+            json(serde_json::to_string(&Page { of, entries }))
+        }
+        (Method::Get, "readers") => {
+            let writer = parameter(&head.query, "writer").filter(|writer| !writer.is_empty());
+            if writer.is_none() && scope.is_none() {
+                return Ok(None);
+            }
+            let prefix = parameter(&head.query, "prefix").unwrap_or_default();
+            let by = |entry: &Listed| {
+                writer.as_ref().is_none_or(|writer| {
+                    entry.by.principal == *writer || entry.by.run.as_ref() == Some(writer)
+                })
+            };
+            let entries = core.store.list(scope.as_deref())?;
+            let named = entries.iter().filter(|entry| by(entry) && entry.key.starts_with(&prefix));
+            let names = named.map(|entry| NameHash::of(&entry.scope, entry.kind, &entry.key).0).collect();
+            let readings =
+                core.readers.of(&names).map_err(StoreError::io("reading who read what in", "readers"))?;
+            readings.iter().map(|reading| json(serde_json::to_string(reading))).collect()
         }
         (Method::Get, "entries") => {
             let entries = core.store.list(scope.as_deref())?;

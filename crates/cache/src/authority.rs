@@ -29,6 +29,12 @@ pub struct Snapshot {
     /// Ids of tokens that were taken back before their end.
     #[serde(default)]
     pub revoked: BTreeSet<String>,
+    /// When tokens that were taken back would have ended by themselves; after that they need not be remembered.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ends: BTreeMap<String, Timestamp>,
+    /// Scopes that were closed, and when: what they held goes. One that is written again is taken out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub closed: BTreeMap<ScopePath, Timestamp>,
     /// The scopes.
     #[serde(default)]
     pub scopes: Vec<ScopeRule>,
@@ -75,6 +81,7 @@ pub struct Authority {
     keys: BTreeMap<String, VerifyingKey>,
     epoch: u64,
     revoked: BTreeSet<String>,
+    closed: BTreeMap<ScopePath, Timestamp>,
     tree: ScopeTree,
     issuers: Vec<Issuer>,
     signers: BTreeMap<ScopePath, Arc<Signer>>,
@@ -117,8 +124,8 @@ impl Authority {
                 return Err(AuthorityError::Issuer { issuer: issuer.issuer.clone(), reason });
             }
         }
-        let Snapshot { epoch, revoked, issuers, .. } = snapshot;
-        Ok(Self { keys, epoch, revoked, tree, issuers, signers: BTreeMap::new() })
+        let Snapshot { epoch, revoked, closed, issuers, .. } = snapshot;
+        Ok(Self { keys, epoch, revoked, closed, tree, issuers, signers: BTreeMap::new() })
     }
 
     /// The same with these keys for Nix, by the path of the rule; [`crate::signature::with_keys`] reads them.
@@ -135,6 +142,11 @@ impl Authority {
     /// Forges whose tokens are exchanged.
     pub fn issuers(&self) -> &[Issuer] {
         &self.issuers
+    }
+
+    /// Scopes that were closed, and when.
+    pub const fn closed(&self) -> &BTreeMap<ScopePath, Timestamp> {
+        &self.closed
     }
 
     /// The revocation epoch.

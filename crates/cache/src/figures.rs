@@ -29,6 +29,12 @@ pub struct Counters {
     pub malformed: AtomicU64,
     /// Requests that the store failed.
     pub failures: AtomicU64,
+    /// Hits of what the caller would have made otherwise.
+    pub spared: AtomicU64,
+    /// Misses that were followed by a write, see [`crate::making`].
+    pub made: AtomicU64,
+    /// Milliseconds between those misses and their writes, together.
+    pub made_millis: AtomicU64,
     /// Bytes sent.
     pub bytes_out: AtomicU64,
     /// Bytes stored.
@@ -36,7 +42,7 @@ pub struct Counters {
 }
 
 /// A scope on a surface, counted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "as in Counters")]
 pub struct Counted {
@@ -51,6 +57,12 @@ pub struct Counted {
     pub denied: u64,
     pub malformed: u64,
     pub failures: u64,
+    #[serde(default)]
+    pub spared: u64,
+    #[serde(default)]
+    pub made: u64,
+    #[serde(default)]
+    pub made_millis: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
 }
@@ -94,6 +106,9 @@ impl Figures {
                 denied: get(&counters.denied),
                 malformed: get(&counters.malformed),
                 failures: get(&counters.failures),
+                spared: get(&counters.spared),
+                made: get(&counters.made),
+                made_millis: get(&counters.made_millis),
                 bytes_out: get(&counters.bytes_out),
                 bytes_in: get(&counters.bytes_in),
             }
@@ -105,7 +120,7 @@ impl Figures {
     pub fn prometheus(&self, totals: &Totals, uses: &[ScopeUse], damaged: u64, scrubbed: u64) -> String {
         let mut text = String::new();
         let all = self.all();
-        let families: [Family; 11] = [
+        let families: [Family; 14] = [
             ("hits_total", "Reads that found an entry in the own scope", |c| c.hits),
             ("parent_hits_total", "Reads that found an entry in a parent scope", |c| c.parent_hits),
             ("misses_total", "Reads that found nothing", |c| c.misses),
@@ -115,6 +130,9 @@ impl Figures {
             ("denied_total", "Writes by callers who may not", |c| c.denied),
             ("malformed_total", "Writes whose bytes were not what their protocol says", |c| c.malformed),
             ("failures_total", "Requests that the store failed", |c| c.failures),
+            ("spared_total", "Hits of what would have been made otherwise", |c| c.spared),
+            ("made_total", "Misses followed by a write of the same name", |c| c.made),
+            ("made_milliseconds_total", "Time between those misses and their writes", |c| c.made_millis),
             ("sent_bytes_total", "Bytes sent", |c| c.bytes_out),
             ("stored_bytes_total", "Bytes stored", |c| c.bytes_in),
         ];

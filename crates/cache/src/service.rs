@@ -7,13 +7,18 @@
 use crate::authority::{Authority, AuthorityError};
 use crate::budget::History;
 use crate::connection;
+use crate::day::Day;
 use crate::figures::Figures;
 use crate::identity::Minter;
+use crate::making::Making;
+use crate::readers::Readers;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
-use crate::store::{Clock, Limits, Store, StoreError};
+use crate::store::{Clock, Limits, Store, StoreError, Which};
 use crate::tier::Tier;
 use crate::watch;
+use forgeyard_model::Timestamp;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +64,9 @@ pub enum ServiceError {
     /// The store.
     #[error("the store of the cache: {0}")]
     Store(#[from] StoreError),
+    /// The journal of who read what.
+    #[error("the folder of who read what: {0}")]
+    Readers(#[source] std::io::Error),
     /// The authority's file.
     #[error("reading the authority {}: {source}", path.display())]
     AuthorityFile {
@@ -88,6 +96,9 @@ pub(crate) struct Core {
     pub(crate) largest: u64,
     pub(crate) capacity: u64,
     pub(crate) history: Mutex<History>,
+    pub(crate) day: Mutex<Day>,
+    pub(crate) making: Making,
+    pub(crate) readers: Readers,
     pub(crate) github: crate::github::State,
     pub(crate) exchange: crate::identity::Exchange,
     /// Storage behind the disk.
@@ -150,6 +161,7 @@ impl Running {
         if let Some(tier) = &self.core.tier {
             tier.stop();
         }
+        self.core.readers.flush();
         Ok(self.core.store.snapshot()?)
     }
 
@@ -196,6 +208,9 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         largest,
         capacity,
         history: Mutex::default(),
+        day: Mutex::default(),
+        making: Making::default(),
+        readers: Readers::open(&folder).map_err(ServiceError::Readers)?,
         github,
         exchange: crate::identity::Exchange::open(&folder, minter)?,
         tier,
@@ -226,11 +241,13 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     }
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
+        let mut emptied: BTreeMap<ScopePath, Timestamp> = BTreeMap::new();
         let mut maintained = Instant::now();
         let mut noted = maintained;
         let (mut written, mut scrubbed) = (maintained, maintained);
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
+            kept.readers.flush();
             match read_authority(&options.authority) {
                 Ok((authority, new)) if new != stamp => {
                     stamp = new;
@@ -240,6 +257,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
                 Ok(_) => {}
                 Err(error) => tracing::warn!("keeping the last good authority: {error}"),
             }
+            empty(&kept, &mut emptied);
             if noted.elapsed() > NOTE_EVERY {
                 noted = Instant::now();
                 watch::note(&kept);
@@ -273,6 +291,26 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     }));
     tracing::info!(%address, "the cache listens");
     Ok(Running { address, core, stop, threads })
+}
+
+/// Removes what scopes held that were closed since it was looked last. At a start that is done again: what was closed is not
+/// written any more, or is no longer marked.
+fn empty(core: &Core, done: &mut BTreeMap<ScopePath, Timestamp>) {
+    let authority = core.authority();
+    done.retain(|scope, _| authority.closed().contains_key(scope));
+    for (scope, at) in authority.closed() {
+        if done.get(scope) == Some(at) || !authority.tree().of(scope).is_some_and(|rule| rule.family) {
+            continue;
+        }
+        let which = Which::Scope { scope: scope.to_string(), prefix: String::new() };
+        match core.store.remove_all(&which) {
+            Ok(removed) => {
+                tracing::info!(%scope, removed, "a scope was closed");
+                done.insert(scope.clone(), *at);
+            }
+            Err(error) => tracing::error!(%scope, "removing what a closed scope held: {error}"),
+        }
+    }
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {

@@ -46,6 +46,7 @@ fn watched(core: &Core) -> BTreeMap<String, (ScopeRule, Tally)> {
 /// Takes note of the figures now.
 pub(crate) fn note(core: &Core) {
     let (now, watched) = ((core.clock)(), watched(core));
+    core.day.lock().unwrap_or_else(PoisonError::into_inner).note(&core.figures.all(), now);
     let mut history = core.history.lock().unwrap_or_else(PoisonError::into_inner);
     history.retain(|scope| watched.contains_key(scope));
     for (scope, (rule, tally)) in &watched {

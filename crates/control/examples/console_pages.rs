@@ -7,8 +7,9 @@ mod farm;
 
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_control::console::{
-    Shell, Theme, access, artifacts, assets, audit, blocks::Pager, channels, deliveries, devices, entry,
-    environments, history, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
+    Shell, Theme, access, artifacts, assets, audit, blocks::Pager, cache, channels, deliveries, devices,
+    entry, environments, history, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status,
+    terms,
 };
 use forgeyard_model::access::{Access, Decision};
 use forgeyard_model::principal::Role;
@@ -133,6 +134,12 @@ fn pages(shell: &Shell, stranger: &Shell) -> Vec<(&'static str, String)> {
         ("queue", queue::queue(shell, &farm::queue())),
         ("queue-empty", queue::queue(shell, &[])),
         ("pools", pools::pools(shell, &farm::pools())),
+        ("cache", cache::cache(shell, cache::Look::Here(&farm::caches::cache()))),
+        ("cache-empty", cache::cache(shell, cache::Look::None)),
+        (
+            "cache-scope",
+            cache::scope(shell, &farm::caches::cache().scopes[0], "0c9", Some(&farm::caches::entries())),
+        ),
         ("deliveries", deliveries::deliveries(shell, &farm::deliveries(), &pager)),
         ("audit", audit::audit(shell, &farm::events(), "", &pager)),
         ("status", status::status(stranger, &farm::status(true))),

@@ -29,12 +29,19 @@ fn main() -> ExitCode {
         (part(1000), Settings { title: "a fifth of the machines", capacity: 20, crashes: 0, ..base() }),
     ];
     let begin = std::time::Instant::now();
-    let mut broken = 0;
-    for (starts, settings) in plays {
-        let report = play(starts, &settings);
+    // Each play has a clock, a farm and a thread of its own; the first one is the longest, the others take turns beside it.
+    let [first, others @ ..] = &plays;
+    let told = |(starts, settings): &(&[trace::Start], Settings)| {
+        let report = play(starts, settings);
         println!("{}", report.text);
-        broken += report.broken.len();
-    }
+        report.broken.len()
+    };
+    let broken: usize = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| others.iter().map(told).sum::<usize>());
+        let first = told(first);
+        // A play that panics has failed, and says why by itself.
+        first + beside.join().unwrap_or(1)
+    });
     println!("{:.1} s of wall time; promises broken: {broken}", begin.elapsed().as_secs_f64());
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

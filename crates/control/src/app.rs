@@ -1,5 +1,7 @@
 //! What every handler and worker of the control plane shares.
 
+use crate::caches::Cache;
+use crate::caching::Caching;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::demand::Sources;
@@ -41,6 +43,8 @@ pub struct App {
     pub logins: Arc<Logins>,
     /// What the sources of demand remember.
     pub sources: Arc<Sources>,
+    /// The build cache, as far as it answers.
+    pub cache: Cache,
     /// The rules' files, and what became of them when they were read last.
     pub rules: Arc<Rules>,
     /// Keys and tokens.
@@ -57,6 +61,8 @@ pub struct App {
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
+    /// The build cache that jobs get, when there is one.
+    pub caching: Option<Arc<dyn Caching>>,
     /// Cancelled when the control plane ends: what would wait longer must not hold it up.
     pub stop: CancellationToken,
 }

@@ -17,14 +17,15 @@ use crate::clock::Clock;
 use bytes::Bytes;
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
-use forgeyard_db::{Batch, Error as DbError, Store};
+use forgeyard_db::{Batch, Error as DbError, Keep, Store};
 use forgeyard_engine::decide::decide;
+use forgeyard_engine::demand::past;
 use forgeyard_engine::{Ctx, Farm};
 use forgeyard_model::commit::{Commit, Row};
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::principal::{Principal, PrincipalKind};
-use forgeyard_model::{Digest, Id, PrincipalId, Timestamp};
+use forgeyard_model::{Digest, ForgeName, Id, PrincipalId, Timestamp};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -36,8 +37,24 @@ const BATCH: usize = 256;
 const OTHERS: usize = 32;
 /// How long a caller waits for its answer before it is told to come again.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long rows of ended pipelines are kept in memory.
+/// How long rows of ended pipelines are kept in memory, and numbers of jobs whose demands ended.
 const KEEP: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// What of the past is loaded now. Demands as long as the engine keeps them.
+fn keep(now: Timestamp) -> Keep {
+    let before =
+        |span: Duration| Timestamp::from_micros(now.as_micros().saturating_sub(span.as_micros() as i64));
+    Keep { since: before(KEEP), demands_since: before(past::KEPT), numbers: past::NUMBERS }
+}
+
+/// The farm that is stored, with the numbers that were known before.
+fn stored(rows: Vec<Row>, ended: past::Ended, numbers: &[(ForgeName, u64)]) -> Farm {
+    let mut farm = Farm { ended, ..Farm::load(rows) };
+    for (forge, job) in numbers {
+        farm.ended.add(forge, *job);
+    }
+    farm
+}
 
 struct Request {
     input: Input,
@@ -83,10 +100,8 @@ impl Core {
         clock: Clock,
         epoch: u64,
     ) -> Result<(Self, tokio::task::JoinHandle<DbError>), DbError> {
-        let keep_since =
-            Timestamp::from_micros(clock.now().as_micros().saturating_sub(KEEP.as_micros() as i64));
-        let snapshot = store.load(keep_since).await?;
-        let farm = Farm::load(snapshot.rows);
+        let snapshot = store.load(keep(clock.now())).await?;
+        let farm = stored(snapshot.rows, past::Ended::default(), &snapshot.numbers);
         let replica = Arc::new(RwLock::new(farm.clone()));
         let (deliveries, first) = mpsc::channel(1024);
         let (others, second) = mpsc::channel(1024);
@@ -103,7 +118,6 @@ impl Core {
             epoch,
             seq: snapshot.last_seq,
             last: snapshot.last_at,
-            keep_since,
             replica: Arc::clone(&replica),
             published,
             changes: changes.clone(),
@@ -208,7 +222,6 @@ struct Task {
     epoch: u64,
     seq: u64,
     last: Timestamp,
-    keep_since: Timestamp,
     replica: Arc<RwLock<Farm>>,
     published: watch::Sender<u64>,
     changes: broadcast::Sender<Change>,
@@ -357,11 +370,16 @@ impl Task {
     /// Shows readers what is stored now.
     fn publish(&mut self, commits: Vec<Commit>) {
         let mut changed = Vec::new();
+        // Texts of keys are made only for whoever listens.
+        let heard = self.changes.receiver_count() > 0;
         {
             let mut replica = self.replica.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             for commit in commits {
                 for row in commit.rows {
-                    changed.push(Change { kind: row.kind(), key: row.key(), pipeline: pipeline_of(&row) });
+                    if heard {
+                        let pipeline = pipeline_of(&row);
+                        changed.push(Change { kind: row.kind(), key: row.key(), pipeline });
+                    }
                     replica.set(row);
                 }
                 for demand in commit.retired {
@@ -381,7 +399,7 @@ impl Task {
     async fn reload(&mut self) -> Result<(), DbError> {
         let mut pause = Duration::from_millis(50);
         let snapshot = loop {
-            match self.store.load(self.keep_since).await {
+            match self.store.load(keep(self.clock.now())).await {
                 Ok(snapshot) => break snapshot,
                 Err(error) if error.transient() => tokio::time::sleep(pause).await,
                 Err(error) => return Err(error),
@@ -390,8 +408,8 @@ impl Task {
         };
         let (epoch, resumed_at) = (self.farm.epoch, self.farm.resumed_at);
         let ended = std::mem::take(&mut self.farm.ended);
-        self.farm = Farm::load(snapshot.rows);
-        (self.farm.epoch, self.farm.resumed_at, self.farm.ended) = (epoch, resumed_at, ended);
+        self.farm = stored(snapshot.rows, ended, &snapshot.numbers);
+        (self.farm.epoch, self.farm.resumed_at) = (epoch, resumed_at);
         self.seq = snapshot.last_seq;
         self.last = snapshot.last_at;
         let mut replica = self.replica.write().unwrap_or_else(std::sync::PoisonError::into_inner);

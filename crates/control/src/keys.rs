@@ -22,7 +22,8 @@ use subtle::ConstantTimeEq as _;
 pub struct Keys {
     /// Signs statements.
     pub signing: SigningKey,
-    token: Secret,
+    /// Ready to take what a token is for; nothing where the key is not usable.
+    mac: Option<Hmac<Sha256>>,
     join: Secret,
     admin_file: PathBuf,
 }
@@ -52,7 +53,8 @@ impl Keys {
         let fresh = || Ok(hex::encode(rand::random::<[u8; 32]>()));
         let token = Secret::new(read_or_make(&folder.join("token.key"), fresh)?.trim());
         let join = Secret::new(read_or_make(&folder.join("join.token"), fresh)?.trim());
-        Ok(Self { signing, token, join, admin_file: folder.join("admin.token") })
+        let mac = Hmac::<Sha256>::new_from_slice(token.expose().as_bytes()).ok();
+        Ok(Self { signing, mac, join, admin_file: folder.join("admin.token") })
     }
 
     /// Token that lets a site join.
@@ -73,10 +75,8 @@ impl Keys {
     }
 
     fn mac(&self, purpose: &str, what: &str) -> String {
-        // A key of any length is allowed, so this cannot fail; an empty tag would match nothing.
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.token.expose().as_bytes()) else {
-            return String::new();
-        };
+        // A key of any length is allowed, so there always is one; an empty tag would match nothing.
+        let Some(mut mac) = self.mac.clone() else { return String::new() };
         mac.update(purpose.as_bytes());
         mac.update(&[0]);
         mac.update(what.as_bytes());

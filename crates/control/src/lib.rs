@@ -11,6 +11,8 @@
 
 pub mod app;
 pub mod auth;
+pub mod caches;
+pub mod caching;
 pub mod clock;
 pub mod collector;
 pub mod console;

@@ -1,6 +1,7 @@
 //! Putting the control plane together and running it.
 
 use crate::app::App;
+use crate::caches::Caches;
 use crate::clock::Clock;
 use crate::core::{self, Core};
 use crate::forges::Connections;
@@ -56,8 +57,12 @@ pub struct Options {
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
+    /// The build cache that jobs get, when there is one.
+    pub caching: Option<Arc<dyn crate::caching::Caching>>,
     /// Where its configuration is read from again when it changes; none where it never does.
     pub rules: Option<Arc<dyn RuleSource>>,
+    /// The build cache; none where the farm runs without one.
+    pub cache: Option<Arc<dyn Caches>>,
     /// Who starts it, for the history of the configuration.
     pub started_by: String,
     /// The time.
@@ -156,6 +161,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         sealed,
         logins: Arc::default(),
         sources: Arc::default(),
+        cache: options.cache.into(),
         rules: Arc::new(Rules::new(options.rules)),
         keys,
         clock: options.clock,
@@ -164,6 +170,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         secure: options.tls.is_some() || https,
         metrics: options.metrics,
         artifact_limit: options.artifact_limit,
+        caching: options.caching,
         stop: stop.clone(),
     };
     let first_start = admin(&app).await?;
@@ -199,6 +206,7 @@ pub fn work(app: &App, stop: &CancellationToken) {
     tokio::spawn(effect::run(app.clone(), stop.clone()));
     tokio::spawn(reader::run(app.clone(), stop.clone()));
     demand::start(app, stop);
+    tokio::spawn(crate::caching::run(app.clone(), stop.clone()));
     tokio::spawn(tick(app.clone(), stop.clone()));
 }
 

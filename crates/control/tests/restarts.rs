@@ -78,7 +78,7 @@ async fn pipeline_goes_on_after_a_restart_and_its_past_can_be_replayed() {
     plane.stop().await;
 
     let store = setup.open_store().await;
-    let stored = store.load(Timestamp::from_micros(0)).await.unwrap();
+    let stored = store.load(forgeyard_db::Keep::since(Timestamp::from_micros(0))).await.unwrap();
     let journal = store.journal(1, 100_000).await.unwrap();
     assert_eq!(journal.len() as u64, stored.last_seq);
     let replayed = replay(&setup.config, journal);

@@ -24,6 +24,7 @@ use forgeyard_blobs::DiskStore;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register};
 use forgeyard_control::serve::{self, Options};
+use forgeyard_db::Keep;
 use forgeyard_db::testing::postgres;
 use forgeyard_engine::Farm;
 use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions};
@@ -120,8 +121,10 @@ async fn lead(start: Start) {
         forges,
         webhook_secret: Some(plane::webhook_secret()),
         artifact_limit: 1 << 20,
+        caching: None,
         clock,
         metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
+        cache: None,
         rules: None,
         started_by: "two planes".to_owned(),
     };
@@ -455,7 +458,7 @@ async fn either_of_two_control_planes_is_killed_at_any_moment_and_nothing_is_los
         assert!(state.jobs().all(|job| job.view().conclusion == Some(Conclusion::Success)));
     });
     let store = forgeyard_db::open(&schema.url, &folder.path().join("data")).await.unwrap();
-    let farm = Farm::load(store.load(Timestamp::from_micros(0)).await.unwrap().rows);
+    let farm = Farm::load(store.load(Keep::since(Timestamp::from_micros(0))).await.unwrap().rows);
     assert_eq!(farm.demands.len(), 12);
     for job in farm.jobs.keys() {
         let attempts = farm.attempts_of(*job);

@@ -12,6 +12,7 @@ use crate::link::{Arg, Link, Pools};
 use crate::store::Batch;
 use crate::table::{Column, Table, int, text};
 use crate::write::{JOURNAL_GAPLESS, Plan, Wire, Write, first_seq};
+use bytes::Bytes;
 use std::collections::HashSet;
 
 const COMMIT: &str = "commit a batch";
@@ -51,12 +52,8 @@ async fn attempt(pools: &Pools, batch: &Batch, plan: &Plan<'_>, first: Option<u6
             lease::write_devices(&mut link, writes).await?;
         }
     }
-    for (guid, body) in &batch.bodies {
-        let sql = "insert into delivery_body (guid, body) values ($1, $2) on conflict (guid) do nothing";
-        let args = vec![Arg::Text(guid.clone()), Arg::Bytes(body.to_vec())];
-        link.run(COMMIT, sql.to_owned(), args).await?;
-    }
-    link.commit(COMMIT).await
+    write_bodies(&mut link, &batch.bodies).await?;
+    pools.commit(link, COMMIT).await
 }
 
 /// Writes rows of one table; the first whose generation is not as expected is a conflict.
@@ -105,6 +102,29 @@ fn update_sql(table: &Table, rows: &str) -> String {
          updated_at = n.n_updated_at{sets} from {rows} \
          where key = n.n_key and generation = n.n_expected returning key"
     )
+}
+
+/// Numbers of bodies for which there is a statement: bytes do not travel in JSON, so each has arguments of its own.
+const BODIES: [usize; 3] = [32, 8, 1];
+
+async fn write_bodies(link: &mut Link, mut bodies: &[(String, Bytes)]) -> Result<(), Error> {
+    for count in BODIES {
+        while let Some((these, rest)) = bodies.split_at_checked(count) {
+            let values: Vec<String> =
+                (0..count).map(|place| format!("(${}, ${})", 2 * place + 1, 2 * place + 2)).collect();
+            let values = values.join(", ");
+            let sql = format!(
+                "insert into delivery_body (guid, body) values {values} on conflict (guid) do nothing"
+            );
+            let args = these
+                .iter()
+                .flat_map(|(guid, body)| [Arg::Text(guid.clone()), Arg::Bytes(body.to_vec())])
+                .collect();
+            link.run(COMMIT, sql, args).await?;
+            bodies = rest;
+        }
+    }
+    Ok(())
 }
 
 /// Which reference of a refused batch is broken; SQLite does not say.

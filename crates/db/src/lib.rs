@@ -36,10 +36,11 @@ mod test_pools;
 pub mod testing;
 #[cfg(feature = "twin")]
 pub mod twin;
+mod wal;
 mod write;
 
 pub use error::Error;
-pub use store::{Batch, EventQuery, LogAppend, LogChunk, LogState, Snapshot, Store};
+pub use store::{Batch, EventQuery, Keep, LogAppend, LogChunk, LogState, Snapshot, Store};
 
 use sql_store::SqlStore;
 use std::path::Path;
@@ -68,7 +69,7 @@ pub async fn open(url: &str, data_dir: &Path) -> Result<Arc<dyn Store>, Error> {
         // The lock proves that whoever held the core's lease is gone.
         let mut link = store.pools.write("open the database").await?;
         link.run("open the database", "update core set expires_at = 0".to_owned(), Vec::new()).await?;
-        link.commit("open the database").await?;
+        store.pools.commit(link, "open the database").await?;
     }
     Ok(Arc::new(store))
 }

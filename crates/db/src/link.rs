@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::dialect::Dialect;
+use crate::wal::Log;
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Row as _, Sqlite, SqlitePool, Transaction};
 
@@ -13,6 +14,8 @@ pub(crate) enum Pools {
         writer: SqlitePool,
         /// Several, read-only.
         readers: SqlitePool,
+        /// What keeps the write-ahead log short.
+        log: Log,
     },
     /// PostgreSQL.
     Postgres(PgPool),
@@ -31,16 +34,38 @@ impl Pools {
     pub(crate) async fn write(&self, operation: &'static str) -> Result<Link, Error> {
         let begun = match self {
             // Taking the write lock at once means that no later statement can fail for want of it.
-            Pools::Sqlite { writer, .. } => writer.begin_with("begin immediate").await.map(Link::Sqlite),
+            Pools::Sqlite { writer, .. } => writer.begin_with("begin immediate").await.map(Link::of_sqlite),
             Pools::Postgres(pool) => pool.begin().await.map(Link::Postgres),
         };
         begun.map_err(|error| self.dialect().classify(operation, error))
     }
 
+    /// Makes a transaction that writes durable.
+    pub(crate) async fn commit(&self, link: Link, operation: &'static str) -> Result<(), Error> {
+        let bytes = link.bytes();
+        link.commit(operation).await?;
+        if let Pools::Sqlite { log, .. } = self {
+            log.committed(bytes);
+        }
+        Ok(())
+    }
+
+    /// Ends all connections in order.
+    pub(crate) async fn close(&self) {
+        match self {
+            Pools::Sqlite { writer, readers, log } => {
+                log.stop().await;
+                readers.close().await;
+                writer.close().await;
+            }
+            Pools::Postgres(pool) => pool.close().await,
+        }
+    }
+
     /// Begins a transaction that reads one consistent view.
     pub(crate) async fn read(&self, operation: &'static str) -> Result<Link, Error> {
         let begun = match self {
-            Pools::Sqlite { readers, .. } => readers.begin().await.map(Link::Sqlite),
+            Pools::Sqlite { readers, .. } => readers.begin().await.map(Link::of_sqlite),
             Pools::Postgres(pool) => {
                 pool.begin_with("begin isolation level repeatable read read only").await.map(Link::Postgres)
             }
@@ -58,6 +83,14 @@ pub(crate) enum Arg {
 }
 
 impl Arg {
+    const fn len(&self) -> usize {
+        match self {
+            Arg::Int(_) => size_of::<i64>(),
+            Arg::Text(text) => text.len(),
+            Arg::Bytes(bytes) => bytes.len(),
+        }
+    }
+
     /// A number that the program keeps unsigned.
     pub(crate) fn count(value: u64) -> Result<Self, Error> {
         i64::try_from(value)
@@ -89,15 +122,33 @@ macro_rules! bound {
 
 /// An open transaction. Dropping it rolls back.
 pub(crate) enum Link {
-    Sqlite(Transaction<'static, Sqlite>),
+    /// With the number of bytes of all arguments so far.
+    Sqlite(Transaction<'static, Sqlite>, u64),
     Postgres(Transaction<'static, Postgres>),
 }
 
 impl Link {
+    const fn of_sqlite(tx: Transaction<'static, Sqlite>) -> Self {
+        Link::Sqlite(tx, 0)
+    }
+
+    const fn bytes(&self) -> u64 {
+        match self {
+            Link::Sqlite(_, bytes) => *bytes,
+            Link::Postgres(_) => 0,
+        }
+    }
+
+    fn count(&mut self, args: &[Arg]) {
+        if let Link::Sqlite(_, bytes) = self {
+            *bytes += args.iter().map(|arg| arg.len() as u64).sum::<u64>();
+        }
+    }
+
     /// Which database.
     pub(crate) const fn dialect(&self) -> Dialect {
         match self {
-            Link::Sqlite(_) => Dialect::Sqlite,
+            Link::Sqlite(..) => Dialect::Sqlite,
             Link::Postgres(_) => Dialect::Postgres,
         }
     }
@@ -109,8 +160,11 @@ impl Link {
         sql: String,
         args: Vec<Arg>,
     ) -> Result<u64, Error> {
+        self.count(&args);
         let done = match self {
-            Link::Sqlite(tx) => bound!(sql, args).execute(&mut **tx).await.map(|done| done.rows_affected()),
+            Link::Sqlite(tx, _) => {
+                bound!(sql, args).execute(&mut **tx).await.map(|done| done.rows_affected())
+            }
             Link::Postgres(tx) => bound!(sql, args).execute(&mut **tx).await.map(|done| done.rows_affected()),
         };
         done.map_err(|error| self.dialect().classify(operation, error))
@@ -123,8 +177,9 @@ impl Link {
         sql: String,
         args: Vec<Arg>,
     ) -> Result<Vec<Record>, Error> {
+        self.count(&args);
         let found = match self {
-            Link::Sqlite(tx) => bound!(sql, args)
+            Link::Sqlite(tx, _) => bound!(sql, args)
                 .fetch_all(&mut **tx)
                 .await
                 .map(|rows| rows.into_iter().map(Record::Sqlite).collect()),
@@ -139,7 +194,7 @@ impl Link {
     /// Runs several statements without arguments.
     pub(crate) async fn script(&mut self, operation: &'static str, sql: String) -> Result<(), Error> {
         let done = match self {
-            Link::Sqlite(tx) => sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **tx).await.map(|_| ()),
+            Link::Sqlite(tx, _) => sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **tx).await.map(|_| ()),
             Link::Postgres(tx) => sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **tx).await.map(|_| ()),
         };
         done.map_err(|error| self.dialect().classify(operation, error))
@@ -149,7 +204,7 @@ impl Link {
     pub(crate) async fn commit(self, operation: &'static str) -> Result<(), Error> {
         let dialect = self.dialect();
         let done = match self {
-            Link::Sqlite(tx) => tx.commit().await,
+            Link::Sqlite(tx, _) => tx.commit().await,
             Link::Postgres(tx) => tx.commit().await,
         };
         done.map_err(|error| dialect.classify(operation, error))

@@ -62,6 +62,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     same!(16, "0016_the_ledger_sums_up"),
     two!(17, "0017_pools_are_remembered"),
     same!(18, "0018_people_approve_and_accept"),
+    two!(31, "0031_demands_rest"),
 ];
 
 impl Migration {
@@ -117,7 +118,7 @@ pub(crate) async fn migrate_with(pools: &Pools, steps: &[Migration]) -> Result<(
         let args = vec![Arg::Int(step.number), Arg::Text(step.name.to_owned()), Arg::Text(digest)];
         link.run(MIGRATE, sql, args).await?;
     }
-    link.commit(MIGRATE).await
+    pools.commit(link, MIGRATE).await
 }
 
 #[cfg(test)]

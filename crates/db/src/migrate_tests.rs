@@ -134,6 +134,38 @@ async fn jobs_that_exist_keep_their_pipeline_and_their_attempts_when_jobs_may_be
 }
 
 #[tokio::test]
+async fn demands_that_exist_rest_since_their_end_or_since_their_job_was_asked_for_again() {
+    for TestPools { pools, .. } in both().await {
+        let before = MIGRATIONS.iter().position(|step| step.name == "0031_demands_rest").unwrap();
+        migrate_with(&pools, &MIGRATIONS[..before]).await.unwrap();
+        let mut link = pools.write("test").await.unwrap();
+        let cases = [
+            ("a", "null", "{}"),
+            ("b", "5", r#"{"launch":"job_x"}"#),
+            ("c", "5", r#"{"repeat":{"intent":"wanted","cause":"\u0000"}}"#),
+            ("d", "5", r#"{"repeat":{"intent":"done","at":7},"name":"\u0000"}"#),
+            ("e", "5", r#"{"repeat":{"intent":"done","at":3}}"#),
+            ("f", "5", r#"{"repeat":{"intent":"dropped"}}"#),
+        ];
+        for (key, ended, data) in cases {
+            let sql = format!(
+                "insert into demand (key, generation, v, data, updated_at, forge, job, run, state, ended_at) \
+                 values ('{key}', 1, 1, '{data}', 0, 'github', '{key}', '1', 'ended', {ended})"
+            );
+            link.script("test", sql).await.unwrap();
+        }
+        link.commit("test").await.unwrap();
+        migrate(&pools).await.unwrap();
+        let mut link = pools.read("test").await.unwrap();
+        let sql = "select key || ' ' || coalesce(cast(rests_at as text), '-') || ' ' || coalesce(launch, '-') \
+                   from demand order by key";
+        let found = link.fetch("test", sql.to_owned(), Vec::new()).await.unwrap();
+        let lines: Vec<String> = found.iter().map(|row| row.text(0).unwrap()).collect();
+        assert_eq!(lines, ["a - -", "b 5 job_x", "c - -", "d 7 -", "e 5 -", "f 5 -"]);
+    }
+}
+
+#[tokio::test]
 async fn replicas_that_start_together_migrate_once() {
     for TestPools { pools, .. } in both().await {
         let (one, two, three) = tokio::join!(migrate(&pools), migrate(&pools), migrate(&pools));

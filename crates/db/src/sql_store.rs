@@ -1,7 +1,7 @@
 //! The store on a real database. Every method opens a transaction, does its one thing and ends, within a time limit.
 
 use crate::link::{Arg, Pools};
-use crate::store::{Batch, EventQuery, LogAppend, LogChunk, LogState, Snapshot, Store};
+use crate::store::{Batch, EventQuery, Keep, LogAppend, LogChunk, LogState, Snapshot, Store};
 use crate::{Error, commit, epoch, ledger, load, log, write};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -53,7 +53,7 @@ macro_rules! writing {
             let mut opened = $store.pools.write($operation).await?;
             let $link = &mut opened;
             let answer = $body?;
-            opened.commit($operation).await?;
+            $store.pools.commit(opened, $operation).await?;
             Ok(answer)
         })
         .await
@@ -62,8 +62,8 @@ macro_rules! writing {
 
 #[async_trait]
 impl Store for SqlStore {
-    async fn load(&self, keep_since: Timestamp) -> Result<Snapshot, Error> {
-        reading!(self, LOAD, "load the farm", |link| load::load(link, keep_since).await)
+    async fn load(&self, keep: Keep) -> Result<Snapshot, Error> {
+        reading!(self, LOAD, "load the farm", |link| load::load(link, keep).await)
     }
 
     async fn commit(&self, batch: &Batch) -> Result<(), Error> {
@@ -160,12 +160,6 @@ impl Store for SqlStore {
     }
 
     async fn close(&self) {
-        match &self.pools {
-            Pools::Sqlite { writer, readers } => {
-                readers.close().await;
-                writer.close().await;
-            }
-            Pools::Postgres(pool) => pool.close().await,
-        }
+        self.pools.close().await;
     }
 }

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::dialect::Dialect;
 use crate::link::Pools;
+use crate::wal::Log;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use std::fs::{File, TryLockError};
@@ -12,6 +13,8 @@ use std::time::Duration;
 const OPEN: &str = "open the database";
 const READERS: u32 = 4;
 const ACQUIRE: Duration = Duration::from_secs(5);
+/// How long a connection waits for another one, of whatever program.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where the database file is: `sqlite:` alone means `farm.db` in the data folder; a relative path is taken from there.
 pub(crate) fn path(url: &str, data_dir: &Path) -> Result<PathBuf, Error> {
@@ -51,7 +54,7 @@ pub(crate) async fn open(path: &Path) -> Result<Pools, Error> {
     let base = SqliteConnectOptions::new()
         .filename(path)
         .foreign_keys(true)
-        .busy_timeout(Duration::from_secs(5))
+        .busy_timeout(PATIENCE)
         .disable_statement_logging();
     let writer = base
         .clone()
@@ -59,11 +62,12 @@ pub(crate) async fn open(path: &Path) -> Result<Pools, Error> {
         .journal_mode(SqliteJournalMode::Wal)
         // An answer is given only after the write-ahead log is on the disk.
         .synchronous(SqliteSynchronous::Full)
-        // Fewer, larger checkpoints; the log is cut back after each.
-        .pragma("wal_autocheckpoint", "4000")
+        // See the module `wal`. A log that grew long behind a slow reader is cut back when it begins anew.
+        .pragma("wal_autocheckpoint", "0")
         .pragma("journal_size_limit", "67108864")
         .pragma("cache_size", "-65536");
     let unavailable = |error| Dialect::Sqlite.classify(OPEN, error);
+    let keeper = writer.clone();
     let writer = SqlitePoolOptions::new()
         .max_connections(1)
         .acquire_timeout(ACQUIRE)
@@ -78,7 +82,8 @@ pub(crate) async fn open(path: &Path) -> Result<Pools, Error> {
         .connect_with(base.read_only(true))
         .await
         .map_err(unavailable)?;
-    Ok(Pools::Sqlite { writer, readers })
+    let log = Log::keep(keeper.connect().await.map_err(unavailable)?, writer.clone());
+    Ok(Pools::Sqlite { writer, readers, log })
 }
 
 #[cfg(test)]
@@ -107,7 +112,7 @@ mod tests {
     async fn full_database_says_so_writes_nothing_and_recovers() {
         use crate::sql_store::SqlStore;
         use crate::testing::samples::Samples;
-        use crate::{Batch, Store as _};
+        use crate::{Batch, Keep, Store as _};
 
         let test = crate::test_pools::file().await;
         crate::migrate::migrate(&test.pools).await.unwrap();
@@ -133,7 +138,7 @@ mod tests {
         };
         assert!(matches!(full, Error::NoSpace { .. }), "{full:?}");
         limit(1_000_000).await;
-        let after = store.load(forgeyard_model::Timestamp::from_micros(0)).await.unwrap();
+        let after = store.load(Keep::since(forgeyard_model::Timestamp::from_micros(0))).await.unwrap();
         assert_eq!(after.last_seq, committed);
         store.set_setting("a", "b").await.unwrap();
     }

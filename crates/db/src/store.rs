@@ -8,11 +8,32 @@ use forgeyard_model::input::JournalEntry;
 use forgeyard_model::{AttemptId, DemandId, Digest, EventId, ForgeName, Timestamp};
 use std::time::Duration;
 
+/// What of the past is loaded after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// What ended then or later, demands apart.
+    pub since: Timestamp,
+    /// Demands that came to rest then or later. Of those that did so before, and not before `since`, only the numbers of their
+    /// jobs are loaded.
+    pub demands_since: Timestamp,
+    /// So many of these numbers at most, the newest.
+    pub numbers: u32,
+}
+
+impl Keep {
+    /// Everything since one moment.
+    pub const fn since(at: Timestamp) -> Self {
+        Self { since: at, demands_since: at, numbers: 0 }
+    }
+}
+
 /// What the core needs after a restart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// Rows, tables in a fixed order, keys ascending within a table.
     pub rows: Vec<Row>,
+    /// Jobs of forges whose demands came to rest too long ago to be loaded: those that did so last come last.
+    pub numbers: Vec<(ForgeName, u64)>,
     /// Position of the last journal entry; 0 = there is none.
     pub last_seq: u64,
     /// Time of the last journal entry. The clock never runs behind it.
@@ -90,9 +111,9 @@ pub trait Store: Send + Sync {
     /// Everything the core needs after a restart, from one consistent view.
     ///
     /// That is: standing things (sites, devices, channels, tokens, the newest environment of each name); everything
-    /// that has not ended, or ended at `keep_since` or later; and all that belongs to a pipeline which is loaded,
-    /// however long ago it ended.
-    async fn load(&self, keep_since: Timestamp) -> Result<Snapshot, Error>;
+    /// that has not ended, or ended lately enough to be kept; and all that belongs to a pipeline or a demand which is
+    /// loaded, however long ago it ended. What belongs to one is loaded with it, or not at all.
+    async fn load(&self, keep: Keep) -> Result<Snapshot, Error>;
 
     /// Makes the batch durable, all of it or nothing.
     ///

@@ -7,17 +7,17 @@
 //! A clone is another handle on the same data, so that a simulation can drop the core, open a new one on a clone, and
 //! thereby play a crash.
 
-use crate::aggregate::{self, TABLES};
+use crate::aggregate::{self, TABLES, demand::rests_at};
 use crate::error::Error;
 use crate::log;
-use crate::store::{Batch, EventQuery, LogAppend, LogChunk, LogState, Snapshot, Store};
+use crate::store::{Batch, EventQuery, Keep, LogAppend, LogChunk, LogState, Snapshot, Store};
 use crate::write::{JOURNAL_GAPLESS, Plan, first_seq, printable};
 use async_trait::async_trait;
 use bytes::Bytes;
 use forgeyard_model::commit::{EventRecord, Row, UsageFact};
 use forgeyard_model::effect::Effect;
 use forgeyard_model::input::JournalEntry;
-use forgeyard_model::{AttemptId, DemandId, EventId, ForgeName, Timestamp};
+use forgeyard_model::{AttemptId, DemandId, EventId, ForgeName, JobId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -55,6 +55,10 @@ struct State {
     /// Largest fence of each job.
     fences: HashMap<String, u32>,
     journal: Vec<JournalEntry>,
+    /// Position and time of the newest entry of the journal.
+    last: (u64, Timestamp),
+    /// Whether the journal and usage facts are checked and not kept.
+    forgets: bool,
     events: Vec<EventRecord>,
     event_places: HashMap<EventId, usize>,
     usage: Vec<UsageFact>,
@@ -67,6 +71,14 @@ impl Twin {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty one that checks the journal and usage facts and does not keep them, for simulations that are too long to hold
+    /// all of it in memory.
+    pub fn forgetful() -> Self {
+        let twin = Self::default();
+        twin.lock().forgets = true;
+        twin
     }
 
     /// Sets the clock of the database.
@@ -105,8 +117,8 @@ impl Twin {
     }
 
     /// [`Store::load`], without waiting.
-    pub fn load_now(&self, keep_since: Timestamp) -> Result<Snapshot, Error> {
-        Ok(self.open("load the farm")?.load(keep_since))
+    pub fn load_now(&self, keep: Keep) -> Result<Snapshot, Error> {
+        Ok(self.open("load the farm")?.load(keep))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -173,12 +185,15 @@ impl State {
         self.claims.extend(claimed);
         self.fences.extend(fences);
         for commit in &batch.commits {
-            self.journal.push(commit.journal.clone());
+            self.last = (commit.journal.seq, commit.journal.at);
+            if !self.forgets {
+                self.journal.push(commit.journal.clone());
+                self.usage.extend(commit.usage.iter().cloned());
+            }
             for event in &commit.events {
                 self.event_places.insert(event.id, self.events.len());
                 self.events.push(event.clone());
             }
-            self.usage.extend(commit.usage.iter().cloned());
         }
         for (guid, body) in &batch.bodies {
             self.bodies.entry(guid.clone()).or_insert_with(|| body.clone());
@@ -187,7 +202,7 @@ impl State {
     }
 
     fn check_past(&self, batch: &Batch, first: Option<u64>) -> Result<(), Error> {
-        let last = self.journal.last().map_or(0, |entry| entry.seq);
+        let last = self.last.0;
         match first {
             Some(first) if first > last + 1 => return Err(constraint(JOURNAL_GAPLESS)),
             Some(first) if first <= last => return Err(constraint("journal_seq_unique")),
@@ -278,8 +293,11 @@ impl State {
     }
 
     /// The rows of a restart; the same rule as the SQL of `load`.
-    fn load(&self, since: Timestamp) -> Snapshot {
-        let lately = |row: &Row| aggregate::ended_at(row).is_none_or(|at| at >= since);
+    fn load(&self, keep: Keep) -> Snapshot {
+        let lately = |row: &Row| match row {
+            Row::Demand(demand) => rests_at(demand).is_none_or(|at| at >= keep.demands_since),
+            _ => aggregate::ended_at(row).is_none_or(|at| at >= keep.since),
+        };
         let open = |row: &Row| aggregate::ended_at(row).is_none();
         let owner_of = |attempt: AttemptId| -> Option<String> {
             let (number, _) = aggregate::table("attempt").ok()?;
@@ -329,6 +347,15 @@ impl State {
         for kind in ["job", "attempt", "environment", "runner", "lease", "effect"] {
             owners.extend(self.of_kind(kind).filter(|row| open(row)).filter_map(parent));
         }
+        let launches: BTreeSet<JobId> = self
+            .of_kind("demand")
+            .filter(|row| open(row))
+            .filter_map(|row| if let Row::Demand(demand) = row { demand.launch } else { None })
+            .collect();
+        owners.extend(self.of_kind("job").filter_map(|row| match row {
+            Row::Job(job) if launches.contains(&job.id) => job.owner.demand().map(|id| id.to_string()),
+            _ => None,
+        }));
         let mut newest: BTreeMap<String, String> = BTreeMap::new();
         let mut started: BTreeSet<&str> = BTreeSet::new();
         for row in self.rows.iter().flat_map(BTreeMap::values) {
@@ -369,15 +396,27 @@ impl State {
                     || newest.get(environment.name.as_str()) == Some(&environment.id.to_string())
             }
             Row::Runner(_) | Row::Lease(_) | Row::Effect(_) => {
-                lately(row) || parent(row).is_some_and(|key| owners.contains(&key))
+                parent(row).map_or_else(|| lately(row), |key| owners.contains(&key))
             }
         };
         let rows = self.rows.iter().flat_map(BTreeMap::values).filter(|row| wanted(row)).cloned().collect();
-        let last = self.journal.last();
+        let mut past: Vec<_> = self
+            .of_kind("demand")
+            .filter_map(|row| match row {
+                Row::Demand(demand) if !wanted(row) => Some((rests_at(demand)?, demand)),
+                _ => None,
+            })
+            .filter(|(at, _)| *at >= keep.since)
+            .map(|(at, demand)| (at, demand.repository.forge.clone(), demand.job))
+            .collect();
+        past.sort();
+        let excess = past.len().saturating_sub(count(keep.numbers));
+        let numbers = past.into_iter().skip(excess).map(|(_, forge, job)| (forge, job)).collect();
         Snapshot {
             rows,
-            last_seq: last.map_or(0, |entry| entry.seq),
-            last_at: last.map_or(Timestamp::default(), |entry| entry.at),
+            numbers,
+            last_seq: self.last.0,
+            last_at: self.last.1,
             epoch: self.epoch,
         }
     }
@@ -393,8 +432,8 @@ fn count(limit: u32) -> usize {
 
 #[async_trait]
 impl Store for Twin {
-    async fn load(&self, keep_since: Timestamp) -> Result<Snapshot, Error> {
-        self.load_now(keep_since)
+    async fn load(&self, keep: Keep) -> Result<Snapshot, Error> {
+        self.load_now(keep)
     }
 
     async fn commit(&self, batch: &Batch) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use forgeyard_db::testing::postgres;
 use forgeyard_db::testing::samples::Samples;
-use forgeyard_db::{Batch, Error, LogChunk};
+use forgeyard_db::{Batch, Error, Keep, LogChunk};
 use forgeyard_model::commit::Commit;
 use forgeyard_model::{AttemptId, Digest, Timestamp};
 
@@ -20,7 +20,7 @@ async fn lost_server_is_unavailable_and_comes_back_with_all_that_was_committed()
     for crash in [false, true] {
         let rows = samples.farm();
         store.commit(&batch(samples.commit(rows))).await.unwrap();
-        let before = store.load(start).await.unwrap();
+        let before = store.load(Keep::since(start)).await.unwrap();
         if crash {
             cluster.kill().unwrap()
         } else {
@@ -33,7 +33,7 @@ async fn lost_server_is_unavailable_and_comes_back_with_all_that_was_committed()
         let chunk = LogChunk { offset: 0, len: 1, digest: Digest::of(b"a") };
         for error in [
             store.commit(&batch(commit.clone())).await.err(),
-            store.load(start).await.err(),
+            store.load(Keep::since(start)).await.err(),
             store.ping().await.err(),
             store.log_append(attempt, chunk).await.err(),
             store.take_epoch("a", std::time::Duration::from_secs(1)).await.err(),
@@ -43,7 +43,7 @@ async fn lost_server_is_unavailable_and_comes_back_with_all_that_was_committed()
         }
 
         cluster.resume().unwrap();
-        assert_eq!(store.load(start).await.unwrap(), before);
+        assert_eq!(store.load(Keep::since(start)).await.unwrap(), before);
         store.commit(&batch(commit)).await.unwrap();
     }
     store.close().await;
@@ -69,7 +69,7 @@ async fn server_that_dies_under_load_keeps_every_answered_batch() {
             }
         })
     };
-    while store.load(Timestamp::from_micros(0)).await.unwrap().last_seq < 10 {
+    while store.load(Keep::since(Timestamp::from_micros(0))).await.unwrap().last_seq < 10 {
         tokio::task::yield_now().await;
     }
     let cluster = tokio::task::spawn_blocking(move || {
@@ -81,7 +81,7 @@ async fn server_that_dies_under_load_keeps_every_answered_batch() {
     let (answered, error) = writer.await.unwrap();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     cluster.resume().unwrap();
-    let last = store.load(Timestamp::from_micros(0)).await.unwrap().last_seq;
+    let last = store.load(Keep::since(Timestamp::from_micros(0))).await.unwrap().last_seq;
     // The batch whose answer was lost may be there or not.
     assert!(last == answered || last == answered + 1, "{answered} answered, {last} stored");
     cluster.end().unwrap();

@@ -55,6 +55,10 @@ fn opens_unwritten(farm: &Farm, ctx: &Ctx<'_>, input: &Input) -> bool {
 }
 
 fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
+    // Large, and many: it is read where it lies.
+    if let Input::SiteReported { site, report } = input {
+        return sites::reported(tx, *site, report);
+    }
     match input.clone() {
         Input::DeliveryReceived { guid, event, body } => deliveries::received(tx, guid, event, body),
         Input::DeliveryRead { guid, meaning, asked } => deliveries::read(tx, &guid, meaning, asked),
@@ -62,7 +66,7 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::EffectTroubled { effect, trouble } => outbox::troubled(tx, effect, trouble),
         Input::EffectDeferred { effect, until, reason } => outbox::deferred(tx, effect, until, reason),
         Input::SiteJoined { name, token, public_key } => sites::joined(tx, name, token, public_key),
-        Input::SiteReported { site, report } => sites::reported(tx, site, *report),
+        Input::SiteReported { site, report } => sites::reported(tx, site, &report),
         Input::TokenRedeemed { attempt, nonce } => agents::redeemed(tx, attempt, nonce),
         Input::AgentHeard { attempt, fence, step } => agents::heard(tx, attempt, fence, step),
         Input::ArtifactStored { attempt, fence, kind, name, digest, size } => {
@@ -84,6 +88,7 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         }
         Input::RunnerConfigFetched { attempt, fence } => demand::registration::fetched(tx, attempt, fence),
         Input::RunnerConfigLost { attempt, fence } => demand::registration::lost(tx, attempt, fence),
+        Input::RunnerQuiet { attempt, fence, seconds } => demand::quiet::heard(tx, attempt, fence, seconds),
         Input::RunnerTook { attempt, fence, job } => demand::taken::by_hook(tx, attempt, fence, job),
         Input::FarmStarted { epoch } => {
             tx.resume(epoch);

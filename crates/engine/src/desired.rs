@@ -2,7 +2,7 @@
 
 use crate::farm::Farm;
 use crate::spec;
-use forgeyard_model::SiteId;
+use forgeyard_model::{Id, SiteId};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::lease::LeaseState;
 use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
@@ -15,6 +15,12 @@ pub enum TokenOf<'a> {
     Attempt(&'a Attempt),
     /// That of the machine itself, which was made before there was an attempt.
     Runner(&'a Runner),
+}
+
+/// Epoch and generation of the desired set of a site, without making it: whoever waits for news of one site is woken by news
+/// of all.
+pub fn version(farm: &Farm, site: SiteId) -> Option<(u64, u64)> {
+    Some((farm.epoch, farm.sites.get(&site)?.desired_generation))
 }
 
 /// The desired set of a site; `None` when there is no such site. `token` makes the one-shot token of a
@@ -56,8 +62,8 @@ pub fn desired(farm: &Farm, site: SiteId, token: impl Fn(TokenOf<'_>) -> String)
     let releasing = farm
         .index
         .live_leases
-        .iter()
-        .filter(|(owner, _)| *owner == site)
+        .range((site, Id::from_bits(0))..)
+        .take_while(|(owner, _)| *owner == site)
         .filter_map(|(_, id)| farm.leases.get(id))
         .filter(|lease| lease.state == LeaseState::Releasing)
         .map(|lease| ReleasingLease {
@@ -74,5 +80,5 @@ pub fn desired(farm: &Farm, site: SiteId, token: impl Fn(TokenOf<'_>) -> String)
 }
 
 fn lowest() -> forgeyard_model::RunnerId {
-    forgeyard_model::Id::from_bits(0)
+    Id::from_bits(0)
 }

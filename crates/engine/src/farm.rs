@@ -7,6 +7,7 @@ use crate::demand::limits::Lane;
 use crate::demand::past::Ended;
 use crate::demand::registration;
 use crate::queue;
+use crate::same_place;
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
@@ -200,10 +201,13 @@ pub trait Entity: Clone + Into<Row> {
     fn set_generation(&mut self, generation: u64);
     /// Enters it into the indexes, or takes it out.
     fn index(&self, index: &mut Index, add: bool);
+    /// Whether another version of it stands in the same places of the indexes, as far as that is cheap to say. Most writes
+    /// change nothing there: a sign of life, another reason to wait.
+    fn indexed_like(&self, other: &Self) -> bool;
 }
 
 macro_rules! entities {
-    ($($type:ident in $table:ident by $key:ty, $key_of:expr, $index:expr;)*) => {
+    ($($type:ident in $table:ident by $key:ty, $key_of:expr, $index:expr $(, $like:path)?;)*) => {
         $(impl Entity for $type {
             type Key = $key;
             fn key(&self) -> $key { let key: fn(&$type) -> $key = $key_of; key(self) }
@@ -216,6 +220,10 @@ macro_rules! entities {
             fn index(&self, index: &mut Index, add: bool) {
                 let enter: fn(&$type, &mut Index, bool) = $index;
                 enter(self, index, add);
+            }
+            fn indexed_like(&self, other: &Self) -> bool {
+                let like: &[fn(&$type, &$type) -> bool] = &[$($like)?];
+                like.first().is_some_and(|like| like(self, other))
             }
         })*
     };
@@ -255,7 +263,7 @@ entities! {
                 toggle(&mut index.demand_deadlines, (deadline, row.id), add);
             }
         }
-    };
+    }, same_place::demands;
     Pipeline in pipelines by PipelineId, |row| row.id, |row, index, add| {
         if !row.state.ended() {
             toggle(&mut index.live_pipelines, row.id, add);
@@ -275,7 +283,7 @@ entities! {
             JobState::Held(Hold::Retry { until }) => toggle(&mut index.paused, (*until, row.id), add),
             _ => {}
         }
-    };
+    }, same_place::jobs;
     Attempt in attempts by AttemptId, |row| row.id, |row, index, add| {
         toggle_under(&mut index.attempts_of, row.job, row.id, add);
         if row.owner.demand().is_some() {
@@ -288,7 +296,7 @@ entities! {
                 index.books.stake(account, row.stake.as_deref(), add);
             }
         }
-    };
+    }, same_place::attempts;
     Runner in runners by RunnerId, |row| row.id, |row, index, add| {
         index.occupied.enter(row, add);
         if row.state.live() {
@@ -388,8 +396,10 @@ impl Farm {
         let (table, index) = E::table_mut(self);
         match table.get_mut(&key) {
             Some(place) => {
-                place.index(index, false);
-                row.index(index, true);
+                if !place.indexed_like(&row) {
+                    place.index(index, false);
+                    row.index(index, true);
+                }
                 Some(std::mem::replace(place, row))
             }
             None => {

@@ -3,6 +3,8 @@
 //! In the order of [`queue`]. A job that finds no place keeps the reason, and stops the jobs behind it only from what is
 //! kept for it.
 
+pub(crate) mod devices;
+
 use crate::demand;
 use crate::farm::Farm;
 use crate::lifecycle::JobEvent;
@@ -13,7 +15,6 @@ use forgeyard_model::account::RepositoryKey;
 use forgeyard_model::attempt::{Attempt, AttemptState, TokenState};
 use forgeyard_model::commit::Row;
 use forgeyard_model::config::FarmConfig;
-use forgeyard_model::device::{Device, DeviceState};
 use forgeyard_model::input::Refusal;
 use forgeyard_model::job::{Job, JobSpec, JobState};
 use forgeyard_model::ledger::Stake;
@@ -156,16 +157,16 @@ pub(crate) fn place_queued(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     for queue::order::Placed { job: id, .. } in queue::order::order(tx.farm(), tx.config(), tx.now()) {
         let farm = tx.farm();
         let Some(job) = farm.jobs.get(&id) else { continue };
-        if let Err(reason) = queue::caps::check(farm, tx.config(), job.account.as_ref()) {
-            if !waits_for(job, &reason) {
-                let job = job.clone();
+        if let Some(cap) = queue::caps::reached(farm, tx.config(), job.account.as_ref()) {
+            if job.waiting.as_ref().is_none_or(|known| known.code != cap.code()) {
+                let (job, reason) = (job.clone(), cap.explain(farm, tx.config(), job.account.as_ref()));
                 wait(tx, job, reason);
             }
             continue;
         }
         if let Err(reason) = lanes.lets(farm, tx.config(), job, tx.now()) {
-            if !waits_for(job, &reason) {
-                let job = job.clone();
+            if !waits_for(job, reason) {
+                let (job, reason) = (job.clone(), reason.clone());
                 wait(tx, job, reason);
             }
             continue;
@@ -442,74 +443,8 @@ pub(crate) fn fits(
     look.memory(site, flavor.memory_mib)?;
     match gpu {
         None => Ok(Vec::new()),
-        Some(request) => choose_devices(tx, site, request, look),
+        Some(request) => devices::choose(tx, site, pool.isolation, request, look),
     }
-}
-
-/// Whether a device is what is asked for.
-pub(crate) fn suits(device: &Device, request: &GpuRequest) -> bool {
-    request.kind.is_none_or(|kind| kind == device.facts.kind)
-        && device.facts.memory_mib >= request.min_memory_mib
-        && (request.min_compute_capability == 0
-            || device.facts.compute_capability >= request.min_compute_capability)
-}
-
-fn choose_devices(
-    tx: &Tx<'_>,
-    site: &Site,
-    request: &GpuRequest,
-    look: &Look,
-) -> Result<Vec<DeviceId>, Explanation> {
-    let here: Vec<&Device> = tx.farm().devices.values().filter(|device| device.site == site.id).collect();
-    let suitable: Vec<&&Device> = here.iter().filter(|device| suits(device, request)).collect();
-    let wanted = request.count as usize;
-    if suitable.len() < wanted {
-        let text = format!(
-            "site {} has {} devices, {} of them suitable; the job asks for {wanted} with at least {} MiB",
-            site.name,
-            here.len(),
-            suitable.len(),
-            request.min_memory_mib
-        );
-        return Err(Explanation::new("queue.no_device", text).fix("see `forgeyard device list`"));
-    }
-    let mut ready: Vec<&&Device> =
-        suitable.iter().copied().filter(|device| device.state == DeviceState::Ready).collect();
-    let free = ready.len();
-    ready.retain(|device| look.allows(device));
-    if ready.len() >= wanted {
-        // The device that has rested longest: wear and heat are spread, and a sick one is found sooner.
-        ready.sort_by_key(|device| (device.since, device.id));
-        return Ok(ready.into_iter().take(wanted).map(|device| device.id).collect());
-    }
-    if free >= wanted {
-        return Err(look.kept_devices(site.id));
-    }
-    let sick =
-        suitable.iter().filter(|device| matches!(device.state, DeviceState::Quarantined { .. })).count();
-    if suitable.len() - sick < wanted {
-        return Err(Explanation::new(
-            "queue.device_sick",
-            format!("{sick} of {} suitable devices of site {} are quarantined", suitable.len(), site.name),
-        )
-        .fix("see `forgeyard device list`; `forgeyard device clear` lifts a quarantine"));
-    }
-    let holders = tx.farm().index.live_leases.iter().filter_map(|(_, id)| tx.farm().leases.get(id));
-    let busy: Vec<String> = holders
-        .filter(|lease| suitable.iter().any(|device| lease.devices.contains(&device.id)))
-        .map(|lease| {
-            let holder = lease
-                .attempt
-                .map_or_else(|| format!("{}, which waits for work", lease.runner), |id| id.to_string());
-            format!("{} is {} for {holder}", lease.id, lease.state.name())
-        })
-        .collect();
-    let mut reason = Explanation::new(
-        "queue.device_busy",
-        format!("all suitable devices of site {} are in use; the job waits for one", site.name),
-    );
-    reason.evidence = busy;
-    Err(reason)
 }
 
 /// Writes a new machine for an attempt, and its lease when it has devices.

@@ -2,7 +2,7 @@
 
 use crate::ending::{self, lost};
 use crate::lifecycle::{DeviceEvent, LeaseEvent, RunnerEvent};
-use crate::pools::warm;
+use crate::pools::{self, warm};
 use crate::tx::Tx;
 use forgeyard_model::device::{Device, DeviceFacts, DeviceState};
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
@@ -44,7 +44,7 @@ pub(crate) fn joined(
 }
 
 /// A site reports. The report is complete: a machine that is not listed is not there.
-pub(crate) fn reported(tx: &mut Tx<'_>, id: SiteId, report: SiteReport) -> Result<Reply, Refusal> {
+pub(crate) fn reported(tx: &mut Tx<'_>, id: SiteId, report: &SiteReport) -> Result<Reply, Refusal> {
     let mut site = tx.site(id)?;
     if report.epoch != tx.farm().epoch {
         return Err(Refusal::new(
@@ -58,8 +58,8 @@ pub(crate) fn reported(tx: &mut Tx<'_>, id: SiteId, report: SiteReport) -> Resul
     site.host = Some(report.host.clone());
     tx.put(site);
     inventory(tx, id, &report.devices)?;
-    machines(tx, id, &report)?;
-    for lease in report.leases {
+    machines(tx, id, report)?;
+    for lease in &report.leases {
         lease_seen(tx, id, lease)?;
     }
     Ok(Reply::Done)
@@ -68,7 +68,7 @@ pub(crate) fn reported(tx: &mut Tx<'_>, id: SiteId, report: SiteReport) -> Resul
 fn inventory(tx: &mut Tx<'_>, site: SiteId, seen: &[DeviceFacts]) -> Result<(), Refusal> {
     for facts in seen {
         let id = DeviceId::derive(site, &facts.key);
-        match tx.farm().devices.get(&id).cloned() {
+        match tx.farm().devices.get(&id) {
             None => {
                 let since = tx.now();
                 let state = DeviceState::Ready;
@@ -85,7 +85,9 @@ fn inventory(tx: &mut Tx<'_>, site: SiteId, seen: &[DeviceFacts]) -> Result<(), 
             }
             Some(device) => {
                 let back = matches!(&device.state, DeviceState::Quarantined { reason } if reason.code == "device.missing");
+                // Nearly every report says of a device what is known: no row is copied for that.
                 if device.facts != *facts {
+                    let device = device.clone();
                     tx.put(Device { facts: facts.clone(), ..device });
                 }
                 if back && !leased(tx, id) {
@@ -176,7 +178,10 @@ fn machine_seen(tx: &mut Tx<'_>, id: RunnerId, seen: &ObservedState, generation:
                 lose_attempt(tx, &runner, "runner.vanished", "its machine vanished", RetryPolicy::R1)?;
             }
             let runner = tx.runner(id)?;
-            tx.move_runner(runner, RunnerEvent::RunnerDeleted, RunnerState::Deleted)
+            tx.move_runner(runner, RunnerEvent::RunnerDeleted, RunnerState::Deleted)?;
+            let runner = tx.runner(id)?;
+            pools::launch::given_back(tx, &runner);
+            Ok(())
         }
         (RunnerState::Draining | RunnerState::Failed { .. }, _) => {
             tx.move_runner(runner, RunnerEvent::RunnerDeleting, RunnerState::Deleting)
@@ -230,17 +235,18 @@ fn lose_attempt(
     }
 }
 
-fn lease_seen(tx: &mut Tx<'_>, site: SiteId, seen: ObservedLease) -> Result<(), Refusal> {
-    let id = match &seen {
+fn lease_seen(tx: &mut Tx<'_>, site: SiteId, seen: &ObservedLease) -> Result<(), Refusal> {
+    let id = match seen {
         ObservedLease::Held { lease }
         | ObservedLease::Resetting { lease }
         | ObservedLease::Verifying { lease }
         | ObservedLease::Released { lease, .. } => *lease,
     };
     // A lease that we do not know, or that is not this site's, is none of our doing: say nothing about it.
-    let Some(lease) = tx.farm().leases.get(&id).filter(|lease| lease.site == site).cloned() else {
-        return Ok(());
-    };
+    // So is one whose state is what the site sees.
+    let known = tx.farm().leases.get(&id).filter(|lease| lease.site == site);
+    let known = known.filter(|lease| matches!(lease.state, LeaseState::Claimed | LeaseState::Releasing));
+    let Some(lease) = known.cloned() else { return Ok(()) };
     match (lease.state, seen) {
         (LeaseState::Claimed, ObservedLease::Held { .. }) => tx.move_lease(lease, LeaseEvent::LeaseHeld),
         (LeaseState::Releasing, ObservedLease::Resetting { .. }) => {
@@ -269,7 +275,7 @@ fn lease_seen(tx: &mut Tx<'_>, site: SiteId, seen: ObservedLease) -> Result<(), 
             }
             Ok(())
         }
-        (LeaseState::Releasing, ObservedLease::Released { sick, .. }) => end_lease(tx, lease, &sick),
+        (LeaseState::Releasing, ObservedLease::Released { sick, .. }) => end_lease(tx, lease, sick),
         _ => Ok(()),
     }
 }

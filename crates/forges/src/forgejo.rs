@@ -1,12 +1,12 @@
 //! Forgejo and Gitea, as a client: jobs that wait, whose work a run is, and runners of one use.
 //!
 //! **Mode.** The farm boots a machine, and the machine runs the forge's own program for one job (`forgejo-runner one-job`,
-//! runners.md §3.7, mode (a)). The farm does not speak the runner protocol itself, so the idempotent key of `FetchTask`
-//! (report 47) is that program's affair.
+//! runners.md §3.7, mode (a)). The farm fetches no task itself, so the idempotent key of `FetchTask` (report 47) is that
+//! program's affair; that a server ignored the key is found by what the machine then does not do.
 //!
 //! **Binding.** A job that waits has a *handle* (Forgejo 15), and a runner that is given it takes that job and no other:
-//! what GitHub cannot do. The handle is handed over with the registration ([`OneJob`]), which is a secret until used. A
-//! server that tells no handle (Gitea) binds late, as GitHub does.
+//! what GitHub cannot do. The handle is handed over with the registration ([`OneJob`]), which is a secret until used. That
+//! the list of jobs tells a handle is the probe for it; a server that tells none (Gitea) binds late, as GitHub does.
 //!
 //! **Names.** A runner's name need not be unique there: registering again after a lost answer makes a second one. So
 //! whoever registers looks for those of the name first.
@@ -71,6 +71,9 @@ pub enum ForgejoError {
         /// Its text.
         text: String,
     },
+    /// The server registers no runners of one use.
+    #[error("the forge does not register runners of one use")]
+    NotOfOneUse,
 }
 
 impl ForgejoError {
@@ -86,6 +89,7 @@ impl ForgejoError {
             Self::Refused { status: 404, .. } => Some(
                 "see that the repository is there, that Actions are on, and that the server is new enough (Forgejo 15)",
             ),
+            Self::NotOfOneUse => Some("use Gitea 1.24 or later, or Forgejo 15 or later"),
             _ => None,
         }
     }
@@ -143,16 +147,43 @@ impl Forgejo {
         Ok(())
     }
 
-    /// Registers a runner of one use.
+    /// Registers a runner of one use. A server without that call (Gitea) has a token of the repository for it instead, and
+    /// the call of the runner protocol.
     pub async fn register(
         &self,
         repository: &RepositoryPath,
         name: &str,
+        labels: &[String],
     ) -> Result<Registered, ForgejoError> {
         let path = format!("/repos/{repository}/actions/runners");
         let description = "one job for Forgeyard";
         let body = serde_json::json!({ "name": name, "description": description, "ephemeral": true });
-        self.wire.post(&path, body).await
+        match self.wire.post(&path, body).await {
+            Err(ForgejoError::Refused { status: 404 | 405, .. }) => {
+                self.register_by_token(repository, name, labels).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn register_by_token(
+        &self,
+        repository: &RepositoryPath,
+        name: &str,
+        labels: &[String],
+    ) -> Result<Registered, ForgejoError> {
+        let path = format!("/repos/{repository}/actions/runners/registration-token");
+        let wire::RegistrationToken { token } = self.wire.get(&path, &[]).await?;
+        let body = serde_json::json!({
+            "name": name, "token": token.expose(), "version": "forgeyard", "labels": labels, "ephemeral": true,
+        });
+        let wire::RegisteredByToken { runner } = self.wire.runner_service("Register", body).await?;
+        if !runner.ephemeral {
+            // It would take job after job.
+            self.delete_runner(repository, runner.id).await?;
+            return Err(ForgejoError::NotOfOneUse);
+        }
+        Ok(Registered { id: runner.id, uuid: runner.uuid, token: runner.token })
     }
 
     /// A runner; none once it did its job, or was deleted.

@@ -99,6 +99,13 @@ pub struct CacheConfig {
     /// Who reads and writes what.
     #[serde(default)]
     pub scopes: Vec<forgeyard_cache::scope::ScopeRule>,
+    /// Whether the jobs of this farm get the cache by themselves; they do when nothing is said.
+    pub jobs: Option<bool>,
+    /// Where the machines of jobs reach it; by `listen` when absent.
+    pub address: Option<String>,
+    /// Scopes of repositories whose scopes are not the usual ones.
+    #[serde(default)]
+    pub repositories: Vec<forgeyard_engine::caching::Scopes>,
     /// Forges whose tokens are exchanged for tokens of the cache.
     #[serde(default)]
     pub issuers: Vec<forgeyard_cache::identity::policy::Issuer>,

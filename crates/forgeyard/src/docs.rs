@@ -8,7 +8,9 @@ use forgeyard_formats::{access, toml_text};
 
 const GITHUB: &str = include_str!("../../../docs/github.md");
 const QUEUE: &str = include_str!("../../../docs/queue.md");
-const PAGES: [(&str, &str); 4] = [
+const CACHE_JOBS: &str = include_str!("../../../docs/cache-jobs.md");
+const PAGES: [(&str, &str); 5] = [
+    ("docs/cache-jobs.md", CACHE_JOBS),
     ("docs/github.md", GITHUB),
     ("docs/queue.md", QUEUE),
     ("docs/from-cirun.md", include_str!("../../../docs/from-cirun.md")),
@@ -117,5 +119,21 @@ fn permissions_of_the_page_about_github_are_those_that_are_asked_for() {
     }
     for event in needs::EVENTS {
         assert!(GITHUB.contains(&format!("`{event}`")), "{event} is not on the page");
+    }
+}
+
+#[test]
+fn cache_of_the_page_about_jobs_is_read_and_its_scopes_fit() {
+    let text = blocks(CACHE_JOBS, "toml").concat();
+    let file = toml_text::read::<FileConfig>("docs/cache-jobs.md", &text).unwrap();
+    let cache = file.cache.unwrap();
+    let declared = cache.scopes.clone();
+    let rules = crate::caching::rules(declared, &cache, &file.repositories).unwrap();
+    assert_eq!(rules.len(), 2, "the repository has the scopes that it names, and no usual ones");
+    let usual = crate::caching::rules(Vec::new(), &crate::config::CacheConfig::default(), &file.repositories)
+        .unwrap();
+    let paths: Vec<&str> = usual.iter().map(|rule| rule.path.as_str()).collect();
+    for path in paths {
+        assert!(CACHE_JOBS.contains(path), "{path}");
     }
 }

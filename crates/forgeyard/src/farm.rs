@@ -2,12 +2,15 @@
 //! no second path: an embedded site says exactly what a distant one says.
 
 use crate::args::UpArgs;
+use crate::cache_port::CachePort;
 use crate::config::{ADDRESS, HostSize};
 use crate::connect;
 use crate::output::Wrong;
 use crate::rules::FileRules;
 use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
+use forgeyard_control::caches::Caches;
+use forgeyard_control::caching::Caching;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core;
 use forgeyard_control::forges::Connections;
@@ -47,12 +50,16 @@ pub struct FarmOptions {
     pub config: FarmConfig,
     /// The files that it was read from, which are read again when they change.
     pub rules: Option<Arc<dyn RuleSource>>,
+    /// The build cache.
+    pub cache: Option<Arc<dyn Caches>>,
     /// Connections to forges.
     pub forges: Connections,
     /// Secret of webhooks.
     pub webhook_secret: Option<Secret>,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
+    /// The build cache of jobs.
+    pub caching: Option<Arc<dyn Caching>>,
     /// Offer the simulated GPU beside real ones.
     pub simulated_beside_real: bool,
     /// Run a site and the environment service as well.
@@ -154,6 +161,8 @@ pub async fn start(
             forges: options.forges,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
+            cache: options.cache,
+            caching: options.caching,
             rules: options.rules,
             started_by: started_by(),
             clock,
@@ -345,6 +354,11 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
             .fix("add [tls], or `public-url` when a proxy speaks TLS")
             .into());
     }
+    let caching = match &file.cache {
+        Some(config) => crate::caching::FarmCaching::open(&folder(&args.data)?, config)?,
+        None => None,
+    };
+    let caching = caching.map(|caching| Arc::new(caching) as Arc<dyn Caching>);
     let options = FarmOptions {
         data: args.data.clone(),
         listen,
@@ -353,10 +367,15 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
         local: file.local_listen,
         config: file.farm(host)?,
+        cache: file
+            .cache
+            .as_ref()
+            .map(|config| Arc::new(CachePort::new(args.data.clone(), config)) as Arc<dyn Caches>),
         rules: rules.map(|rules| Arc::new(rules) as Arc<dyn RuleSource>),
         forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,
         artifact_limit: file.artifact_limit_mib.unwrap_or(ARTIFACT_LIMIT_MIB) << 20,
+        caching,
         simulated_beside_real: file.simulated_beside_real,
         whole,
     };
@@ -366,8 +385,9 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
     let farm = start(options, recorder()?).await?;
     let cache = match file.cache.clone().filter(|_| whole) {
         Some(config) => {
-            let data = args.data.clone();
-            Some(tokio::task::spawn_blocking(move || crate::commands::cache::start(&data, &config)).await??)
+            let (data, repositories) = (args.data.clone(), file.repositories.clone());
+            let begin = move || crate::commands::cache::start(&data, &config, &repositories);
+            Some(tokio::task::spawn_blocking(begin).await??)
         }
         None => None,
     };

@@ -25,9 +25,24 @@ pub enum IdError {
     Body(String),
 }
 
-/// Writes 128 bits as 26 characters.
-fn encode(value: u128) -> String {
-    (0..26).rev().map(|place| char::from(ALPHABET[((value >> (place * 5)) & 31) as usize])).collect()
+/// Longest text form: a prefix of at most six letters, the underscore, 26 characters.
+const TEXT: usize = 6 + 1 + 26;
+
+/// Writes an id with its prefix. Ids are written for every row and event, so this asks for no memory.
+fn write(prefix: &str, value: u128, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    let mut text = [b'_'; TEXT];
+    let body = prefix.len() + 1;
+    let (Some(start), Some(_)) = (text.get_mut(..prefix.len()), TEXT.checked_sub(body + 26)) else {
+        return Err(std::fmt::Error);
+    };
+    start.copy_from_slice(prefix.as_bytes());
+    let mut rest = value;
+    for letter in text.iter_mut().skip(body).take(26).rev() {
+        *letter = ALPHABET[(rest & 31) as usize];
+        rest >>= 5;
+    }
+    let written = text.get(..body + 26).unwrap_or_default();
+    f.write_str(std::str::from_utf8(written).map_err(|_| std::fmt::Error)?)
 }
 
 fn decode(text: &str) -> Option<u128> {
@@ -88,7 +103,7 @@ macro_rules! registry {
         }
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, concat!($prefix, "_{}"), encode(self.0))
+                write($prefix, self.0, f)
             }
         }
         impl std::fmt::Debug for $name {

@@ -190,6 +190,15 @@ pub enum Input {
         /// The fence that its agent holds.
         fence: u32,
     },
+    /// The supervisor of a runner says that the runner program was alone in its machine: no process of a job beside it.
+    RunnerQuiet {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// The fence that it holds.
+        fence: u32,
+        /// For how long so far.
+        seconds: u64,
+    },
     /// The job-started hook of a runner says what it took, and asks whether that may run. Asked again until it is told.
     RunnerTook {
         /// The attempt.

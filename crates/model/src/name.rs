@@ -22,9 +22,15 @@ fn well_formed(text: &str) -> bool {
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident: $kind:literal;)*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-        #[serde(transparent)]
-        pub struct $name(String);
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        // Names stand in most rows and keys, and are copied with each of them: copies share the text.
+        pub struct $name(std::sync::Arc<str>);
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(&self.0)
+            }
+        }
 
         impl $name {
             /// The text.
@@ -37,7 +43,7 @@ macro_rules! names {
             type Err = NameError;
             fn from_str(text: &str) -> Result<Self, NameError> {
                 if well_formed(text) {
-                    Ok(Self(text.to_owned()))
+                    Ok(Self(text.into()))
                 } else {
                     Err(NameError { kind: $kind, text: text.chars().take(80).collect() })
                 }

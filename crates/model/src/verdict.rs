@@ -122,9 +122,48 @@ pub struct ExitFacts {
     /// Log bytes that were dropped because of the cap.
     #[serde(default)]
     pub log_dropped_bytes: u64,
+    /// What the job had of the build cache, when it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheFacts>,
     /// Lines of the kernel's log that fell into the attempt's time and speak of its devices or processes.
     #[serde(default)]
     pub kernel_lines: Vec<String>,
+}
+
+/// What a job had of the build cache, counted beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CacheFacts {
+    /// The scope from which it read upwards.
+    pub scope: String,
+    /// Whether it wrote there.
+    pub writes: bool,
+    /// Reads that found something.
+    pub hits: u64,
+    /// Reads that found nothing.
+    pub misses: u64,
+    /// Entries that were stored.
+    pub stored: u64,
+    /// Writes that were refused.
+    pub denied: u64,
+    /// Requests that were not put to the cache, because it did not answer.
+    #[serde(default)]
+    pub alone: u64,
+}
+
+impl CacheFacts {
+    /// For logs and pages.
+    pub fn text(&self) -> String {
+        let Self { hits, misses, stored, denied, alone, .. } = self;
+        let mut text = format!(
+            "{hits} of {} reads hit, {stored} entries stored, {denied} refused",
+            hits.saturating_add(*misses)
+        );
+        if *alone > 0 {
+            text.push_str(&format!("; {alone} requests without the cache, which did not answer"));
+        }
+        text
+    }
 }
 
 /// A figure that a job handed back. Written as a string in decimal so that rows compare exactly.

@@ -19,7 +19,7 @@ pub use error::Error;
 use forgeyard_model::RunnerId;
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::name::ProviderName;
-use forgeyard_model::resources::{Flavor, Image, Limit};
+use forgeyard_model::resources::{Flavor, Image, Isolation, Limit};
 use forgeyard_model::runner::ObservedRunner;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -66,6 +66,12 @@ pub struct ProviderFacts {
 pub trait Provider: Send + Sync {
     /// Its name, as pools call it.
     fn name(&self) -> ProviderName;
+
+    /// How well its machines are kept apart. One whose machines are virtual hands devices over to them, and gets whole IOMMU
+    /// groups.
+    fn isolation(&self) -> Isolation {
+        Isolation::SharedKernel
+    }
 
     /// What it can do on this host; probed, not assumed.
     async fn facts(&self) -> Result<ProviderFacts, Error>;

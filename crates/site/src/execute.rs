@@ -13,11 +13,12 @@ use crate::ledger::{Entry, LeasePhase, LeaseRecord, MachinePhase, MachineRecord}
 use crate::plan::Action;
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::name::ProviderName;
+use forgeyard_model::resources::Isolation;
 use forgeyard_model::runner::ObservedState;
 use forgeyard_model::site::{DesiredRunner, HostFacts};
 use forgeyard_model::{DeviceId, Explanation, Id as _, LeaseId, RunnerId, Secret, SiteId};
 use forgeyard_providers::{AgentStart, MachineSpec, Provider};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -320,6 +321,17 @@ impl Tools {
             tracing::error!(%lease, %device, %seen, "a device did not come back");
         }
         self.append(vec![entry(LeasePhase::Released { sick: sick.into_iter().collect() })]).await
+    }
+
+    /// Providers that hand devices over to virtual machines.
+    pub fn handing(&self) -> BTreeSet<ProviderName> {
+        let handing = self.providers.iter().filter(|(_, provider)| provider.isolation() >= Isolation::Vm);
+        handing.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The devices, as last asked.
+    pub fn devices_here(&self) -> Vec<DeviceFacts> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).devices.clone()
     }
 
     /// What the host offers, as last asked.

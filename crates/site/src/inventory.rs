@@ -221,6 +221,7 @@ mod tests {
             memory_mib: 1,
             compute_capability: 70,
             iommu_group: None,
+            moves_with: Vec::new(),
             numa_node: None,
             nodes: Vec::new(),
         };

@@ -5,9 +5,12 @@
 //! - a machine with our tag that should not be is destroyed, whoever made it;
 //! - a lease is not ended while its machine exists or may exist;
 //! - a device that a live lease holds is not given to another machine;
+//! - a virtual machine gets all devices of an IOMMU group or none, so that no two machines ever share one;
 //! - the plan of a settled site is empty, and every plan leads to a settled site.
 
 use crate::ledger::{LeasePhase, Ledger, MachinePhase};
+use forgeyard_engine::groups;
+use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::name::ProviderName;
 use forgeyard_model::runner::ObservedState;
 use forgeyard_model::site::{DesiredRunner, DesiredSet};
@@ -51,6 +54,10 @@ pub struct View<'a> {
     pub ledger: &'a Ledger,
     /// Providers of this site.
     pub providers: &'a BTreeSet<ProviderName>,
+    /// Those of them that hand devices over to virtual machines.
+    pub handing: &'a BTreeSet<ProviderName>,
+    /// Devices of this site, as last asked.
+    pub devices: &'a [DeviceFacts],
     /// What must be left alone.
     pub waiting: &'a Waiting,
     /// Released leases of which the farm has been told.
@@ -207,6 +214,11 @@ fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeSet<(&str, Le
         },
         None => {}
     }
+    if view.handing.contains(&desired.provider)
+        && let Some(message) = half(view.devices, &desired.devices)
+    {
+        return refuse("site.half_group", message);
+    }
     let conflict = taken.iter().any(|(key, lease)| {
         Some(*lease) != desired.lease && desired.devices.iter().any(|device| device.key == *key)
     });
@@ -215,6 +227,27 @@ fn creation(view: &View<'_>, desired: &DesiredRunner, taken: &BTreeSet<(&str, Le
         // Whether the machine is there already cannot be known now.
         || view.observed.unknown.contains(&desired.provider);
     (!held_back).then_some(Action::Create { runner })
+}
+
+/// What keeps devices from being handed over to a virtual machine: the farm asks for a part of a group, because it does not know
+/// yet how the groups are now, or a group cannot be handed over.
+fn half(here: &[DeviceFacts], asked: &[DeviceFacts]) -> Option<String> {
+    let known: Vec<&DeviceFacts> = here.iter().collect();
+    let wanted = |facts: &DeviceFacts| asked.iter().any(|other| other.key == facts.key);
+    groups::units(&known).into_iter().find_map(|unit| {
+        let of: Vec<&&DeviceFacts> = unit.devices.iter().filter_map(|place| known.get(*place)).collect();
+        let asked = of.iter().filter(|facts| wanted(facts)).count();
+        match (asked, unit.trouble.as_ref()) {
+            (0, _) => None,
+            (_, Some(trouble)) => Some(trouble.clone()),
+            (all, None) if all == of.len() => None,
+            (some, None) => Some(format!(
+                "{some} of {} devices are asked for that move together: {}",
+                of.len(),
+                groups::members(&unit, &known)
+            )),
+        }
+    })
 }
 
 fn leases(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
@@ -265,5 +298,7 @@ fn leases(view: &View<'_>, wanted: &Wanted<'_>, actions: &mut Vec<Action>) {
     }
 }
 
+#[cfg(test)]
+mod group_tests;
 #[cfg(test)]
 mod tests;

@@ -229,6 +229,8 @@ impl Main<'_> {
             observed: &self.observed,
             ledger: &ledger,
             providers: &self.tools.providers.keys().cloned().collect(),
+            handing: &self.tools.handing(),
+            devices: &self.tools.devices_here(),
             waiting: &waiting,
             told: &self.told,
         });

@@ -50,6 +50,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 const HOOK: &str = include_str!("hook.sh");
+/// Leads the cache of JavaScript actions to the farm; it does nothing without the two variables that it reads.
+const PRELOAD: &str = include_str!("../../../../scripts/runner/forgeyard-cache.cjs");
+const PRELOAD_FILE: &str = "forgeyard-cache.cjs";
 const ANSWER: &str = "answer";
 const REPORT: &str = "job";
 /// How long the farm is asked; the hook waits a little longer.
@@ -112,6 +115,7 @@ impl Gate {
             }
             let job = Some(machine.ids.host_job());
             chown(&taken, job, job)?;
+            place(&hook, PRELOAD_FILE, PRELOAD, 0o644)?;
             place(&hook, HOOK_FILE, HOOK, 0o755)
         };
         make().map_err(|source| Error::file("make", parent, source))

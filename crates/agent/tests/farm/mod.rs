@@ -11,8 +11,8 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 use forgeyard_api::agent::{
-    Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, RUNNER_CONFIG, RUNNER_TOOK, Redeem, Redeemed,
-    RunnerConfig, RunnerTook, WAIT, Wait, Waited,
+    CACHE, CacheAccess, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, REDEEM, RUNNER_CONFIG, RUNNER_TOOK,
+    Redeem, Redeemed, RunnerConfig, RunnerTook, WAIT, Wait, Waited,
 };
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_model::artifact::{Artifact, ArtifactKind};
@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) took: Vec<RunnerTook>,
     /// What they are told; none is not decided yet.
     pub(crate) answer: Option<TakenAnswer>,
+    /// The build cache of the job.
+    pub(crate) cache: Option<CacheAccess>,
 }
 
 #[derive(Clone)]
@@ -92,6 +94,7 @@ impl Farm {
             .route(&format!("{base}/blobs/{{digest}}"), get(blob))
             .route(&format!("{base}/artifacts/{{kind}}/{{name}}"), put(artifact))
             .route(&format!("{base}/finish"), post(finish))
+            .route(CACHE, get(cache))
             .route(RUNNER_CONFIG, post(runner_config))
             .route(RUNNER_TOOK, post(runner_took))
             .layer(axum::extract::DefaultBodyLimit::disable())
@@ -112,6 +115,7 @@ impl Farm {
         log_cap_bytes: u64,
         mask: &[&str],
     ) {
+        let cache = self.lock().cache.is_some();
         self.lock().redeemed = Some(Redeemed {
             attempt: AttemptId::new(Timestamp::from_micros(1), 7),
             fence: 3,
@@ -122,6 +126,7 @@ impl Farm {
             devices,
             heartbeat_seconds: 1,
             log_cap_bytes,
+            cache,
             mask: mask.iter().map(|text| (*text).to_owned()).collect(),
         });
     }
@@ -206,6 +211,11 @@ async fn heartbeat(
     inner.closed = true;
     inner.heartbeats.push(beat.step);
     Ok(Json(HeartbeatAnswer { cancel: inner.cancel }))
+}
+
+async fn cache(State(farm): State<Farm>, headers: HeaderMap) -> Answer<Json<CacheAccess>> {
+    let inner = farm.session(&headers)?;
+    inner.cache.clone().map(Json).ok_or(Refused(ErrorKind::NotFound))
 }
 
 async fn runner_config(State(farm): State<Farm>, headers: HeaderMap) -> Answer<Response> {

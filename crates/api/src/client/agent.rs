@@ -5,8 +5,8 @@
 
 use super::http::{self, ClientError, HttpOptions};
 use crate::agent::{
-    self, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed, RunnerConfig, RunnerConfigRequest,
-    RunnerTook, Wait, Waited,
+    self, CacheAccess, Finish, Heartbeat, HeartbeatAnswer, LogAnswer, Redeem, Redeemed, RunnerConfig,
+    RunnerConfigRequest, RunnerTook, Wait, Waited,
 };
 use crate::error::{ApiError, ErrorKind};
 use bytes::Bytes;
@@ -69,8 +69,18 @@ impl AgentClient {
         session: &Session,
         step: Option<&str>,
     ) -> Result<HeartbeatAnswer, ClientError> {
+        self.heartbeat_of_quiet(session, step, None).await
+    }
+
+    /// The same, of a runner program that has been alone in its machine for so many seconds.
+    pub async fn heartbeat_of_quiet(
+        &self,
+        session: &Session,
+        step: Option<&str>,
+        quiet_seconds: Option<u64>,
+    ) -> Result<HeartbeatAnswer, ClientError> {
         let (call, builder) = self.call(session, Method::POST, agent::HEARTBEAT);
-        let body = Heartbeat { fence: session.fence, step: step.map(str::to_owned) };
+        let body = Heartbeat { fence: session.fence, step: step.map(str::to_owned), quiet_seconds };
         http::json(call, builder.json(&body)).await
     }
 
@@ -136,6 +146,12 @@ impl AgentClient {
         let body = RunnerConfigRequest { fence: session.fence, wait_seconds };
         let wait = Duration::from_secs(wait_seconds).saturating_add(POLL_MARGIN);
         http::json(call, builder.timeout(wait).json(&body)).await
+    }
+
+    /// Asks for the build cache. See [`CacheAccess`] for what the errors mean.
+    pub async fn cache(&self, session: &Session) -> Result<CacheAccess, ClientError> {
+        let (call, builder) = self.call(session, Method::GET, agent::CACHE);
+        http::json(call, builder).await
     }
 
     /// Says which job the runner really took, and learns whether it may run. The fence is that of the session.

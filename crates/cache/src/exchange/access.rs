@@ -1,9 +1,13 @@
 //! Who asks, and what that caller may do: decided once for each token, scope and surface, and remembered by the thread.
 
+use super::add;
 use crate::authority::{Caller, token_in};
 use crate::connection::Thread;
 use crate::figures::Counters;
 use crate::http::Head;
+use crate::making::is_made;
+use crate::name::{Kind, Name, NameHash};
+use crate::readers::Reader;
 use crate::scope::{Grant, ScopePath};
 use crate::service::Core;
 use crate::signature::Signer;
@@ -22,6 +26,8 @@ pub(crate) struct Access {
     expires_at: Option<Timestamp>,
     pub(crate) grant: Grant,
     pub(crate) provenance: Provenance,
+    /// Who reads, for the journal.
+    pub(crate) reader: Reader,
     pub(crate) counters: Arc<Counters>,
     /// Keys of the scopes that are read, in their order; empty for all but Nix.
     pub(super) signers: Vec<Option<Arc<Signer>>>,
@@ -52,8 +58,43 @@ impl Access {
                 run: claims.and_then(|claims| claims.run.clone()),
                 ..Provenance::default()
             },
+            reader: Reader {
+                principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
+                run: claims.and_then(|claims| claims.run.clone()),
+            },
             counters,
             signers,
+        }
+    }
+
+    /// An entry of a scope that the caller reads, this far up, was found.
+    pub(crate) fn found(&self, core: &Core, depth: usize, kind: Kind, key: &str) {
+        add(if depth == 0 { &self.counters.hits } else { &self.counters.parent_hits }, 1);
+        if is_made(kind) {
+            add(&self.counters.spared, 1);
+        }
+        if let Some(scope) = self.grant.reads.get(depth).filter(|_| kind != Kind::Content) {
+            core.readers.read(&self.reader, NameHash::of(scope.as_str(), kind, key), (core.clock)());
+        }
+    }
+
+    /// Nothing was found.
+    pub(crate) fn missed(&self, core: &Core, kind: Kind, key: &str) {
+        add(&self.counters.misses, 1);
+        if let Some(scope) = self.grant.writes.as_ref().filter(|_| is_made(kind)) {
+            core.making.missed(NameHash::of(scope.as_str(), kind, key), (core.clock)());
+        }
+    }
+
+    /// An entry that was not there was stored.
+    pub(crate) fn stored(&self, core: &Core, name: &Name, size: u64) {
+        add(&self.counters.writes, 1);
+        add(&self.counters.bytes_in, size);
+        if is_made(name.kind)
+            && let Some(millis) = core.making.wrote(name.hash(), (core.clock)())
+        {
+            add(&self.counters.made, 1);
+            add(&self.counters.made_millis, millis);
         }
     }
 

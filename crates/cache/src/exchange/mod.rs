@@ -199,7 +199,7 @@ async fn read(
         found = find(thread, conn, access, kind, key, facts_only);
     }
     let Some((depth, sent)) = found else {
-        add(&access.counters.misses, 1);
+        access.missed(core, kind, key);
         conn.begin(404, 0, head.keep_alive, &[]);
         return conn.send(None).await;
     };
@@ -210,7 +210,7 @@ async fn read(
         (sent, _) => sent,
     };
     let counters = &access.counters;
-    add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
+    access.found(core, depth, kind, key);
     let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
     let Facts { digest, size, .. } = *facts;
     let tag = format!("\"{}\"", digest.hex());

@@ -128,8 +128,8 @@ pub(super) async fn put(
     };
     let (counter, status, text) = match outcome {
         Outcome::New | Outcome::Replaced => {
-            add(&counters.bytes_in, size);
-            (&counters.writes, 201, "")
+            access.stored(core, &name, size);
+            return say_after_body(conn, head, 201, "").await;
         }
         Outcome::Same => (&counters.repeats, 200, ""),
         // nix#7882, and the same path compressed or signed in another way: nothing is wrong, and the first stays

@@ -181,8 +181,7 @@ pub(super) fn look(
             there(&matched_key).map(|found| (matched_key, found))
         });
         if let Some((matched_key, (name, facts))) = found {
-            let counter = if depth == 0 { &counters.hits } else { &counters.parent_hits };
-            counter.fetch_add(1, Relaxed);
+            asked.access.found(core, depth, name.kind, &name.key);
             lease(asked, &name);
             let signed_download_url = asked.url(Right::Download, object(&name, &facts), scope, None);
             return Ok(GetCacheEntryDownloadUrlResponse { ok: true, signed_download_url, matched_key });

@@ -84,11 +84,11 @@ pub(super) async fn get(
         found = find(core, access, key);
     }
     let Some((depth, result)) = found else {
-        add(&access.counters.misses, 1);
+        access.missed(core, Kind::Action, key);
         // a miss is the usual case and no refusal
         return Err(Status::not_found(format!("{key}: no such action result")));
     };
-    add(if depth == 0 { &access.counters.hits } else { &access.counters.parent_hits }, 1);
+    access.found(core, depth, Kind::Action, key);
     add(&access.counters.bytes_out, result.len() as u64);
     Ok(Response::new(Raw(result)))
 }
@@ -135,8 +135,7 @@ pub(super) async fn update(
     super::upload::settle(&caller, &about, stored.ticket).await?;
     match stored.outcome {
         Outcome::New | Outcome::Replaced => {
-            add(&access.counters.writes, 1);
-            add(&access.counters.bytes_in, result.len() as u64);
+            access.stored(core, &name, result.len() as u64);
         }
         Outcome::Same => add(&access.counters.repeats, 1),
         Outcome::Kept => {

@@ -8,6 +8,7 @@
 
 use crate::hub::{Hook, Hub, Sent, send_all};
 use crate::plane::{Plane, config, sqlite};
+use crate::webhooks::FLOOR;
 use crate::{figure, millis, percentile, site, webhooks};
 use forgeyard_api::site::{DESIRED, DesiredSet};
 use forgeyard_db::Store;
@@ -24,7 +25,6 @@ const OF_RUN: u64 = 25;
 /// Webhooks a second, and for how long, where one event is followed through.
 const STEADY: (u64, u64) = (20, 10);
 const PATIENCE: Duration = Duration::from_secs(50);
-const FLOOR: &str = "bare HTTP + append + fdatasync";
 
 fn answered(sent: &[Sent]) -> Vec<Duration> {
     sent.iter().map(|one| one.answered).collect()
@@ -50,14 +50,15 @@ pub(crate) async fn burst() {
     let folder = tempfile::tempdir().unwrap();
     // How many jobs a run has may be said, to look at what GitHub's limits do to a burst.
     let of_run = std::env::args().nth(2).and_then(|text| text.parse().ok()).unwrap_or(OF_RUN);
-    let mut floor = floor(folder.path(), RATE, Hub::new().queue(RATE * SECONDS / of_run, of_run)).await;
-    let (floor_50, floor_99) = (percentile(&mut floor, 50), percentile(&mut floor, 99));
     let mut databases = vec![("SQLite", "sqlite:".to_owned())];
     let schema = forgeyard_db::testing::postgres::schema().await;
     databases.extend(schema.as_ref().map(|schema| ("PostgreSQL", schema.url.clone())));
     for (database, address) in databases {
         let data = folder.path().join(database);
         std::fs::create_dir_all(&data).unwrap();
+        // Right before each database, since a busy machine is another one a minute later.
+        let mut floor = floor(&data, RATE, Hub::new().queue(RATE * SECONDS / of_run, of_run)).await;
+        let (floor_50, floor_99) = (percentile(&mut floor, 50), percentile(&mut floor, 99));
         let store = forgeyard_db::open(&address, &data).await.unwrap();
         let hub = Hub::new();
         let plane = plane(&hub, &data, store).await;

@@ -33,7 +33,12 @@ pub(crate) async fn measure() {
     // The floor: the same rows, read from the same database and nothing else.
     let begin = Instant::now();
     let store = sqlite(&data).await;
-    let read = store.load(forgeyard_model::Timestamp::from_micros(0)).await.unwrap().rows.len();
+    let read = store
+        .load(forgeyard_db::Keep::since(forgeyard_model::Timestamp::from_micros(0)))
+        .await
+        .unwrap()
+        .rows
+        .len();
     let floor = begin.elapsed();
     assert!(read >= rows, "{read} rows of {rows} were read");
     store.close().await;

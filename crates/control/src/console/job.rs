@@ -327,6 +327,9 @@ fn seen(facts: &ExitFacts) -> Markup {
     } else if let Some(peak) = facts.peak_memory_bytes {
         seen.push(format!("peak memory {}", words::bytes(peak)));
     }
+    if let Some(cache) = &facts.cache {
+        seen.push(format!("cache {}: {}", cache.scope, cache.text()));
+    }
     if let Some(error) = &facts.supervisor_error {
         seen.push(format!("supervisor: {error}"));
     }

@@ -27,6 +27,7 @@ pub mod artifacts;
 pub mod assets;
 pub mod audit;
 pub mod blocks;
+pub mod cache;
 pub mod chain;
 pub mod channels;
 pub mod deliveries;

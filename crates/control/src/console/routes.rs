@@ -17,6 +17,12 @@ pub const SITES: &str = "/sites";
 pub const POOLS: &str = "/pools";
 /// All artifacts.
 pub const ARTIFACTS: &str = "/artifacts";
+/// The build cache.
+pub const CACHE: &str = "/cache";
+/// A scope of it.
+pub const CACHE_SCOPE: &str = "/cache/scope";
+/// Remove entries of it (POST, fields `scope` and `prefix`, or `writer`; and `back`, a scope).
+pub const CACHE_REMOVE: &str = "/cache/remove";
 /// All channels. Below `/channels` are the channels themselves, as conda clients see them.
 pub const CHANNELS: &str = "/channel";
 /// All environments.
@@ -39,6 +45,14 @@ pub const LOGIN_CALLBACK: &str = "/login/callback";
 /// Sign in with a forge; `?next=` as for the sign-in page.
 pub fn login_forge(forge: &str, next: &str) -> String {
     format!("{LOGIN}/forge/{forge}?next={}", query(next))
+}
+
+/// A scope of the build cache, and of its keys those that begin so.
+pub fn cache_scope(scope: &str, prefix: &str) -> String {
+    match prefix {
+        "" => format!("{CACHE_SCOPE}?scope={}", query(scope)),
+        _ => format!("{CACHE_SCOPE}?scope={}&prefix={}", query(scope), query(prefix)),
+    }
 }
 
 /// Sign out (POST).

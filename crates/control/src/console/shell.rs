@@ -107,6 +107,8 @@ pub enum Tab {
     Devices,
     /// Artifacts.
     Artifacts,
+    /// The build cache.
+    Cache,
     /// Channels.
     Channels,
     /// Environments.
@@ -123,11 +125,12 @@ pub enum Tab {
     None,
 }
 
-const TABS: [(Tab, &str, &str); 10] = [
+const TABS: [(Tab, &str, &str); 11] = [
     (Tab::Pipelines, routes::PIPELINES, "Pipelines"),
     (Tab::Queue, routes::QUEUE, "Queue"),
     (Tab::Devices, routes::DEVICES, "Devices"),
     (Tab::Artifacts, routes::ARTIFACTS, "Artifacts"),
+    (Tab::Cache, routes::CACHE, "Cache"),
     (Tab::Channels, routes::CHANNELS, "Channels"),
     (Tab::Environments, routes::ENVIRONMENTS, "Environments"),
     (Tab::Access, routes::ACCESS, "Access"),

@@ -20,6 +20,7 @@ use forgeyard_model::pipeline::Pipeline;
 use forgeyard_model::{DemandId, Digest, Explanation, ForgeName, PipelineId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 /// Letters of a commit status; what does not fit is behind its link.
@@ -61,6 +62,8 @@ struct Seen {
     sent: Option<Sent>,
     loaded: bool,
     not_before: Timestamp,
+    /// What its text was made of when it was last told.
+    stamp: Option<u64>,
 }
 
 /// What was sent.
@@ -68,6 +71,15 @@ struct Seen {
 struct Sent {
     id: u64,
     digest: Digest,
+}
+
+/// A head of which something is to be told.
+struct News {
+    repository: Repository,
+    told: Told,
+    stamp: u64,
+    /// Whether it has live demand, or a pipeline that waits.
+    live: bool,
 }
 
 struct Told {
@@ -90,7 +102,7 @@ impl Checks {
     /// Sends what reads otherwise than before. Trouble is logged, and that head rests for a while.
     pub async fn round(&mut self, app: &App, board: Board<'_>) {
         let now = app.clock.now();
-        for ((id, sha), (repository, told)) in told(app, board.forge(), &self.heads) {
+        for ((id, sha), News { repository, told, stamp, live }) in news(app, board.forge(), &mut self.heads) {
             let over = matches!(told.state, CheckState::Completed(_));
             let seen = self.heads.entry((id, sha.clone())).or_default();
             if seen.not_before > now {
@@ -98,8 +110,8 @@ impl Checks {
             }
             match tell(app, board, seen, &repository, &sha, told).await {
                 // What is over is looked at once more only if one of its jobs lives again.
-                Ok(()) if over => drop(self.heads.remove(&(id, sha))),
-                Ok(()) => {}
+                Ok(()) if over && !live => drop(self.heads.remove(&(id, sha))),
+                Ok(()) => seen.stamp = Some(stamp),
                 Err(RoundError::Forge(GithubError::Limited { until, .. })) => seen.not_before = until,
                 Err(error) => {
                     tracing::warn!(repository = %repository.name, error = causes(&error), "a check run was not taken");
@@ -110,37 +122,69 @@ impl Checks {
     }
 }
 
-/// What is to be told of every head with live demand, and of those that had some at the last look.
-fn told(app: &App, forge: &ForgeName, known: &BTreeMap<Head, Seen>) -> BTreeMap<Head, (Repository, Told)> {
+/// What is to be told of the heads with live demand, and of those that had some at the last look, where anything that their
+/// text is made of was written since it was last told.
+fn news(app: &App, forge: &ForgeName, known: &mut BTreeMap<Head, Seen>) -> BTreeMap<Head, News> {
     // The core waits for readers: who is told of is looked up at once, what is told one head after the other.
-    let heads: BTreeMap<Head, Vec<PipelineId>> = {
+    let heads: BTreeMap<Head, (u64, bool, Vec<PipelineId>)> = {
         let farm = app.core.read();
-        let mut heads: BTreeMap<Head, Vec<PipelineId>> =
-            known.keys().map(|head| (head.clone(), Vec::new())).collect();
+        let mut heads: BTreeMap<(u64, &str), (bool, Vec<PipelineId>)> =
+            known.keys().map(|(id, sha)| ((*id, sha.as_str()), (false, Vec::new()))).collect();
         let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
         for demand in live.filter(|demand| demand.repository.forge == *forge) {
-            heads.entry((demand.repository.id, demand.head_sha.clone())).or_default();
+            heads.entry((demand.repository.id, &demand.head_sha)).or_default().0 = true;
         }
         let pipelines = farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id));
         let ours = pipelines.filter(|pipeline| pipeline.event.repository.forge == *forge);
         for pipeline in ours.filter(|pipeline| held(&farm, pipeline).is_some()) {
-            let head = (pipeline.event.repository.id, pipeline.event.head_sha.clone());
-            heads.entry(head).or_default().push(pipeline.id);
+            let of = heads.entry((pipeline.event.repository.id, &pipeline.event.head_sha)).or_default();
+            of.0 = true;
+            of.1.push(pipeline.id);
         }
-        heads
+        let stamped = heads.into_iter().filter_map(|((id, sha), (live, pipelines))| {
+            let head = (id, sha.to_owned());
+            let stamp = stamp(&farm, forge, &head, &pipelines);
+            let same = known.get(&head).is_some_and(|seen| live && seen.stamp == Some(stamp));
+            (!same).then_some((head, (stamp, live, pipelines)))
+        });
+        stamped.collect()
     };
-    let told = heads.into_iter().filter_map(|(head, pipelines)| {
+    let mut found = BTreeMap::new();
+    for (head, (stamp, live, pipelines)) in heads {
         let farm = app.core.read();
         let demands: Vec<&Demand> = farm.demands_of_head(forge, head.0, &head.1).collect();
         let pipelines = pipelines.iter().filter_map(|id| farm.pipelines.get(id));
         let held: Vec<HeldPipeline<'_>> = pipelines.filter_map(|pipeline| held(&farm, pipeline)).collect();
         let of_demand = demands.first().map(|demand| demand.repository.clone());
-        let repository =
-            of_demand.or_else(|| held.first().map(|held| held.pipeline.event.repository.clone()))?;
+        let of_held = || held.first().map(|held| held.pipeline.event.repository.clone());
+        let Some(repository) = of_demand.or_else(of_held) else {
+            // Nothing of it is in memory any more.
+            known.remove(&head);
+            continue;
+        };
         let told = text(&farm, &demands, &held);
-        Some((head, (repository, told)))
-    });
-    told.collect()
+        found.insert(head, News { repository, told, stamp, live });
+    }
+    found
+}
+
+/// Stands for everything that the text of a head is made of: which rows, and which version of each.
+fn stamp(farm: &Farm, forge: &ForgeName, head: &Head, pipelines: &[PipelineId]) -> u64 {
+    let mut hash = DefaultHasher::new();
+    for demand in farm.demands_of_head(forge, head.0, &head.1) {
+        (demand.id, demand.generation).hash(&mut hash);
+        let launch = demand.launch.and_then(|id| farm.jobs.get(&id));
+        launch.map(|job| (job.id, job.generation)).hash(&mut hash);
+        let said = farm.approvals.get(&head_key(&demand.repository, demand.head()));
+        said.map(|row| row.generation).hash(&mut hash);
+    }
+    for pipeline in pipelines.iter().filter_map(|id| farm.pipelines.get(id)) {
+        (pipeline.id, pipeline.generation).hash(&mut hash);
+        farm.jobs_of(pipeline.id).for_each(|job| (job.id, job.generation).hash(&mut hash));
+        let said = farm.approvals.get(&head_key(&pipeline.event.repository, &pipeline.event.head_sha));
+        said.map(|row| row.generation).hash(&mut hash);
+    }
+    hash.finish()
 }
 
 /// Why a pipeline waits for an approval, when it does.

@@ -30,6 +30,8 @@ const EVENTS: [&str; 4] = ["workflow_job", "push", "pull_request", "check_run"];
 #[derive(Debug, Default)]
 struct Group {
     taken: bool,
+    /// It tells of a job that waits for a runner.
+    urgent: bool,
     newest: Option<(Timestamp, u64)>,
 }
 
@@ -109,19 +111,21 @@ async fn back_to(
     (all, None)
 }
 
-/// The newest try of each event that no try brought here, oldest first.
+/// The newest try of each event that no try brought here: queued jobs first, because GitHub lets an App ask for some 80 each
+/// minute, then oldest first.
 fn failed(deliveries: &[Delivery], stored: impl Fn(&str) -> bool) -> Vec<Failed> {
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
     for delivery in deliveries.iter().filter(|delivery| EVENTS.contains(&delivery.event.as_str())) {
         let group = groups.entry(&delivery.guid).or_default();
         group.taken |= delivery.succeeded();
+        group.urgent |= delivery.event == "workflow_job" && delivery.action.as_deref() == Some("queued");
         group.newest = group.newest.max(Some((delivery.delivered_at, delivery.id)));
     }
     let open = groups.iter().filter(|(guid, group)| !group.taken && !stored(guid));
-    let mut newest: Vec<(Timestamp, u64, &str)> =
-        open.filter_map(|(guid, group)| group.newest.map(|(at, id)| (at, id, *guid))).collect();
+    let mut newest: Vec<(bool, Timestamp, u64, &str)> =
+        open.filter_map(|(guid, group)| group.newest.map(|(at, id)| (!group.urgent, at, id, *guid))).collect();
     newest.sort_unstable();
-    newest.into_iter().map(|(_, id, guid)| Failed { id, guid: guid.to_owned() }).collect()
+    newest.into_iter().map(|(_, _, id, guid)| Failed { id, guid: guid.to_owned() }).collect()
 }
 
 #[cfg(test)]
@@ -157,5 +161,14 @@ mod tests {
         let found = failed(&all, |guid| guid == "stored");
         let found: Vec<(u64, &str)> = found.iter().map(|one| (one.id, one.guid.as_str())).collect();
         assert_eq!(found, [(5, "twice"), (6, "late")]);
+    }
+
+    #[test]
+    fn jobs_that_wait_for_a_runner_are_asked_for_before_everything_else() {
+        let queued = Delivery { action: Some("queued".to_owned()), ..delivery(3, "queued", 9, 503) };
+        let over = Delivery { action: Some("completed".to_owned()), ..delivery(2, "over", 3, 503) };
+        let found = failed(&[queued, over], |_| false);
+        let found: Vec<u64> = found.iter().map(|one| one.id).collect();
+        assert_eq!(found, [3, 2]);
     }
 }

@@ -135,7 +135,7 @@ async fn mint(
         }
         client.delete_runner(&path, stray.id).await.map_err(|error| again(&error))?;
     }
-    let registered = client.register(&path, name).await.map_err(|error| unless_refused(&error))?;
+    let registered = client.register(&path, name, &labels).await.map_err(|error| unless_refused(&error))?;
     let one = OneJob {
         url: client.web().to_owned(),
         uuid: registered.uuid,

@@ -1,5 +1,6 @@
 //! `/agent/v1`: one attempt, one agent. Everything but redeeming needs the session token of exactly this attempt.
 
+mod caching;
 mod runners;
 mod waiting;
 
@@ -44,6 +45,7 @@ pub fn routes() -> Routes {
         .route(agent::BLOB, routing::get(blob))
         .route(agent::ARTIFACT, routing::put(artifact).layer(axum::extract::DefaultBodyLimit::disable()))
         .route(agent::FINISH, routing::post(finish))
+        .route(agent::CACHE, routing::get(caching::access))
         .route(agent::RUNNER_CONFIG, routing::post(runners::config))
         .route(agent::RUNNER_TOOK, routing::post(runners::took))
 }
@@ -156,6 +158,7 @@ async fn redeem(State(app): State<App>, Json(request): Json<Redeem>) -> Result<J
         devices: devices.filter_map(|id| farm.devices.get(id)).map(|device| device.facts.clone()).collect(),
         heartbeat_seconds: HEARTBEAT_SECONDS,
         log_cap_bytes: LOG_CAP,
+        cache: app.caching.is_some(),
         mask: vec![request.token],
     }))
 }
@@ -170,7 +173,12 @@ async fn heartbeat(
         runners::unseal(&app, &attempt)?;
     }
     let input = Input::AgentHeard { attempt: attempt.id, fence: beat.fence, step: beat.step };
-    match app.core.give(input, principal(&attempt)).await? {
+    let answer = app.core.give(input, principal(&attempt)).await?;
+    if let Some(seconds) = beat.quiet_seconds.filter(|_| attempt.owner.demand().is_some()) {
+        let input = Input::RunnerQuiet { attempt: attempt.id, fence: beat.fence, seconds };
+        app.core.give(input, principal(&attempt)).await?;
+    }
+    match answer {
         Reply::Agent { cancel } => Ok(Json(HeartbeatAnswer { cancel })),
         _ => Ok(Json(HeartbeatAnswer { cancel: false })),
     }

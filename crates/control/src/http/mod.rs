@@ -5,6 +5,7 @@
 //! no caller is on the list of the test `no_route_is_open_by_accident`.
 
 pub mod agents;
+pub mod cache;
 pub mod channel;
 pub mod console;
 pub mod error;
@@ -39,6 +40,7 @@ pub fn routes() -> Routes {
         .merge(people::routes())
         .merge(judging::routes())
         .merge(pools::routes())
+        .merge(cache::routes())
         .merge(settings::routes())
         .merge(live::routes())
         .merge(webhook::routes())

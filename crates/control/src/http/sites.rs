@@ -10,7 +10,7 @@ use axum::{Json, routing};
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::site::{self, DesiredQuery, Join, Joined, Reported};
-use forgeyard_engine::desired::{TokenOf, desired};
+use forgeyard_engine::desired::{self, TokenOf, desired};
 use forgeyard_model::Digest;
 use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::site::{DesiredSet, SiteReport};
@@ -65,14 +65,15 @@ async fn get_desired(
     loop {
         // Marked as seen before reading: a change in between wakes the wait below.
         version.borrow_and_update();
-        let set = desired(&app.core.read(), caller.0.id, |of| match of {
-            TokenOf::Attempt(attempt) => app.keys.attempt_token(attempt),
-            TokenOf::Runner(runner) => app.keys.runner_token(runner),
-        });
-        let Some(set) = set else { return Err(super::error::missing("site", caller.0.id)) };
-        let news = set.epoch != query.epoch || set.generation > query.after;
+        let missing = || super::error::missing("site", caller.0.id);
+        let (epoch, generation) = desired::version(&app.core.read(), caller.0.id).ok_or_else(missing)?;
+        let news = epoch != query.epoch || generation > query.after;
         if news || !app.changed(&mut version, deadline).await {
-            return Ok(Json(set));
+            let set = desired(&app.core.read(), caller.0.id, |of| match of {
+                TokenOf::Attempt(attempt) => app.keys.attempt_token(attempt),
+                TokenOf::Runner(runner) => app.keys.runner_token(runner),
+            });
+            return set.map(Json).ok_or_else(missing);
         }
     }
 }

@@ -9,10 +9,13 @@
 #![allow(unreachable_pub, reason = "shared by tests and an example, which are crates of their own")]
 #![allow(dead_code, reason = "each user takes its part")]
 
+pub mod answers;
+pub mod caches;
 pub mod chain;
 pub mod rows;
 pub mod work;
 
+pub use answers::*;
 pub use chain::*;
 pub use rows::*;
 pub use work::*;

@@ -12,6 +12,7 @@ mod world;
 
 mod approve;
 mod forgejo;
+mod lab;
 mod login;
 mod past;
 mod port;

@@ -2,19 +2,10 @@
 //! the *simulated* Forgejo. What differs between them (check runs or statuses, one configuration or a registration with a
 //! handle) is behind [`Host`]; what must hold is not.
 
-use crate::plane::agent::Agent;
-use crate::plane::site::Site;
-use crate::plane::{Plane, Setup, eventually};
+use crate::lab::Lab;
 use crate::world::World;
 use forgeyard_control::demand::checks::{Board, Checks};
-use forgeyard_control::demand::forgejo::Poll;
-use forgeyard_control::forges::Connections;
-use forgeyard_forges::forgejo::Forgejo;
-use forgeyard_forges::github::HttpOptions;
-use forgeyard_forges::twin::{ForgejoState, ForgejoTwin, RunSpec};
-use forgeyard_model::ForgeName;
-use forgeyard_model::forge::Person;
-use forgeyard_model::resources::RunnerOffer;
+use forgeyard_forges::twin::RunSpec;
 use forgeyard_testkit::build::name;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,8 +80,11 @@ async fn a_job_that_is_cancelled_before_its_machine_is_up_registers_nothing<H: H
 }
 
 async fn suite<H: Host>(host: &mut H) {
+    // Machines that nobody wants any more are let go before the next claim begins.
+    host.machines().await;
     a_job_that_is_cancelled_before_its_machine_is_up_registers_nothing(host).await;
     a_stranger_gets_no_machine_and_is_told_why_once(host).await;
+    nothing_is_registered_before_the_machine_of_a_job_is_up(host).await;
 }
 
 struct OnGithub {
@@ -142,105 +136,52 @@ impl Host for OnGithub {
 }
 
 struct OnForgejo {
-    twin: ForgejoTwin,
-    client: Forgejo,
-    forge: ForgeName,
-    ada: Person,
-    plane: Plane,
-    site: Site,
-    poll: Poll,
-}
-
-impl OnForgejo {
-    async fn new() -> Self {
-        let twin = ForgejoTwin::start(ForgejoState::new("lab/solver", 4711)).await.unwrap();
-        let client = Forgejo::new(twin.base(), twin.token(), &HttpOptions::default()).unwrap();
-        let (forge, ada): (ForgeName, _) = (name("lab"), Person { id: 2, login: "ada".to_owned() });
-        let mut setup = Setup::new();
-        let config = &mut setup.config;
-        config.repositories[0].forge = forge.clone();
-        config.repositories[0].id = 4711;
-        config.repositories[0].name = "lab/solver".to_owned();
-        config.access.forge = Some(forge.clone());
-        let grant = &mut config.access.grants[0];
-        grant.repository.id = Some(4711);
-        grant.users = [ada.id].into();
-        config.pools[0].runners = Some(RunnerOffer {
-            labels: ["linux", "gpu"].map(str::to_owned).into(),
-            exact: false,
-            flavor: name("cpu"),
-            program: vec!["/opt/forgejo-runner/run.sh".to_owned()],
-        });
-        setup.forges = Connections::default().with_forgejo(forge.clone(), client.clone());
-        let plane = setup.start().await;
-        let site = Site::join(&plane).await;
-        Self { twin, client, forge, ada, plane, site, poll: Poll::default() }
-    }
+    lab: Lab,
 }
 
 impl Host for OnForgejo {
     async fn push(&mut self, named: bool) -> u64 {
-        let stranger = Person { id: 9, login: "eve".to_owned() };
-        let who = if named { &self.ada } else { &stranger };
-        self.twin.with(|state| state.start(who, &["gpu"], None))
+        let who = if named { &self.lab.ada } else { &self.lab.eve };
+        self.lab.twin.with(|state| state.start(who, &["gpu"], None))
     }
     async fn heard(&mut self) {
-        self.poll.round(&self.plane.app, &self.forge, &self.client).await;
+        self.lab.round().await;
     }
     fn state(&self, job: u64) -> Option<&'static str> {
-        let farm = self.plane.app.core.read();
-        farm.demand_of(&self.forge, job).map(|demand| demand.state.name())
+        self.lab.state(job)
     }
     fn registered(&self) -> usize {
-        self.twin.with(|state| state.runners.len())
+        self.lab.twin.with(|state| state.runners.len())
     }
     async fn machine(&mut self) -> String {
-        for _ in 0..600 {
-            let wanted = self.site.turn().await.runners;
-            if let Some(desired) = wanted.last() {
-                let agent = Agent::redeem(&self.plane.url, desired, "a nonce of tests").await;
-                agent.client.heartbeat(&agent.session, None).await.unwrap();
-                // "Ask again" is an answer: the registration is an effect, and comes when it comes.
-                return eventually("the machine has its configuration", || async {
-                    agent.client.runner_config(&agent.session, 5).await.ok().map(|one| one.config)
-                })
-                .await;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("no machine was asked for");
+        self.lab.boot().await.word().await
     }
     async fn machines(&mut self) -> usize {
-        self.site.turn().await.runners.len()
+        self.lab.site.turn().await.runners.len()
     }
     fn cancel(&mut self, job: u64) {
-        self.twin.with(|state| state.end(job, "cancelled"));
+        self.lab.twin.with(|state| state.end(job, "cancelled"));
     }
     async fn told(&mut self, checks: &mut Checks) -> (usize, String) {
-        checks.round(&self.plane.app, Board::Statuses(&self.forge, &self.client)).await;
-        let texts = self.twin.with(|state| state.statuses.clone());
+        checks.round(&self.lab.plane.app, Board::Statuses(&self.lab.forge, &self.lab.client)).await;
+        let texts = self.lab.twin.with(|state| state.statuses.clone());
         (texts.len(), texts.last().map(|text| text.3.clone()).unwrap_or_default())
     }
     async fn end(self) {
-        self.plane.stop().await;
+        self.lab.plane.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn github_keeps_the_contract_of_a_forge() {
-    let mut world = World::new().await;
-    // Machines that nobody wants any more are let go before the next claim begins.
-    world.site.turn().await;
-    let mut host = OnGithub { world, runs: BTreeMap::new() };
+    let mut host = OnGithub { world: World::new().await, runs: BTreeMap::new() };
     suite(&mut host).await;
-    nothing_is_registered_before_the_machine_of_a_job_is_up(&mut host).await;
     host.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forgejo_keeps_the_contract_of_a_forge() {
-    // That nothing is registered before the machine is up is claimed of a Forgejo in `forgejo.rs`, not by this suite yet.
-    let mut host = OnForgejo::new().await;
+    let mut host = OnForgejo { lab: Lab::new().await };
     suite(&mut host).await;
     host.end().await;
 }

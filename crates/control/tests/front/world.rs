@@ -169,6 +169,17 @@ impl World {
         Self { twin, org, repository, app, person, reader, plane, setup, site, rules, served }
     }
 
+    /// The same; something is done to what is stored meanwhile.
+    pub(crate) async fn restart_with(self, between: impl AsyncFnOnce(&Setup)) -> Self {
+        let Self { twin, org, repository, app, person, reader, plane, mut setup, mut site, rules, served } =
+            self;
+        plane.stop().await;
+        between(&setup).await;
+        let plane = setup.start().await;
+        site.turn().await;
+        Self { twin, org, repository, app, person, reader, plane, setup, site, rules, served }
+    }
+
     pub(crate) fn job(&self, name: &str) -> JobSpec {
         JobSpec::new(name, &["self-hosted", "gpu"])
     }

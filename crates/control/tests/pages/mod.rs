@@ -6,7 +6,7 @@ use crate::farm;
 use forgeyard_api::error::{ApiError, ErrorKind};
 use forgeyard_api::people::PipelineView;
 use forgeyard_control::console::{
-    Names, Shell, access, artifacts, audit, blocks::Pager, channels, deliveries, devices, entry,
+    Names, Shell, access, artifacts, audit, blocks::Pager, cache, channels, deliveries, devices, entry,
     environments, history, job, log::LogWindow, pipeline, pipelines, pools, queue, sites, status, terms,
 };
 use forgeyard_model::access::{Access, Decision};
@@ -225,6 +225,23 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         }
         row.schedule.iter_mut().for_each(|entry| entry.zone = text.to_owned());
     }
+    let mut cached = farm::caches::cache();
+    cached.address = text.to_owned();
+    for scope in &mut cached.scopes {
+        scope.scope = text.to_owned();
+        scope.traffic.iter_mut().for_each(|it| it.client = text.to_owned());
+        if let Some(budget) = &mut scope.budget {
+            (budget.text, budget.cause) = (text.to_owned(), Some(text.to_owned()));
+        }
+    }
+    let mut kept = farm::caches::entries();
+    for entry in &mut kept.entries {
+        entry.kind = text.to_owned();
+        entry.key = text.to_owned();
+        entry.principal = text.to_owned();
+        entry.run = Some(text.to_owned());
+        entry.client = text.to_owned();
+    }
     let mut events = farm::events();
     for event in &mut events {
         event.subject = text.to_owned();
@@ -269,6 +286,9 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
         ("channels", channels::channels(shell, std::slice::from_ref(&channel))),
         ("queue", queue::queue(shell, &waiting)),
         ("pools", pools::pools(shell, &pooled)),
+        ("cache", cache::cache(shell, cache::Look::Here(&cached))),
+        ("cache away", cache::cache(shell, cache::Look::Silent(&explanation(text)))),
+        ("scope of the cache", cache::scope(shell, &cached.scopes[0], text, Some(&kept))),
         ("deliveries", deliveries::deliveries(shell, &came, &Pager::default())),
         ("audit", audit::audit(shell, &events, text, &Pager::default())),
         ("access refused", access::access(shell, &rules, &question, Some(&answered(deny)), Some(text))),
@@ -304,6 +324,7 @@ pub fn empty_pages(shell: &Shell) -> Vec<(String, String)> {
         ("access", access::access(shell, &Access::default(), &access::Question::default(), None, None)),
         ("queue", queue::queue(shell, &[])),
         ("pools", pools::pools(shell, &[])),
+        ("cache", cache::cache(shell, cache::Look::None)),
         ("deliveries", deliveries::deliveries(shell, &[], &none)),
         ("audit", audit::audit(shell, &[], "", &none)),
         ("audit of a thing", audit::audit(shell, &[], "job_x", &none)),

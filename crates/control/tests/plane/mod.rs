@@ -24,6 +24,7 @@ use forgeyard_api::client::{Client, ClientError, HttpOptions};
 use forgeyard_blobs::BlobStore;
 use forgeyard_blobs::DiskStore;
 use forgeyard_control::app::App;
+use forgeyard_control::caches::Caches;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::Connections;
 use forgeyard_control::rules::RuleSource;
@@ -57,6 +58,7 @@ pub struct Setup {
     pub address: SocketAddr,
     pub forges: Connections,
     pub clock: Clock,
+    pub cache: Option<Arc<dyn Caches>>,
     pub rules: Option<Arc<dyn RuleSource>>,
 }
 
@@ -71,6 +73,7 @@ impl Setup {
             address: "127.0.0.1:0".parse().unwrap(),
             forges: Connections::default(),
             clock: Clock::system(),
+            cache: None,
             rules: None,
         }
     }
@@ -134,9 +137,11 @@ impl Setup {
             local: None,
             forges: self.forges.clone(),
             webhook_secret: Some(webhook_secret()),
+            cache: self.cache.clone(),
             rules: self.rules.clone(),
             started_by: "tests".to_owned(),
             artifact_limit: 8 << 20,
+            caching: None,
             clock: self.clock.clone(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };

@@ -46,6 +46,7 @@ pub fn device() -> DeviceFacts {
         memory_mib: 4096,
         compute_capability: 0,
         iommu_group: None,
+        moves_with: Vec::new(),
         numa_node: None,
         nodes: Vec::new(),
     }

@@ -5,7 +5,7 @@ use super::trace::Kind;
 use axum::body::Body;
 use axum::http::Request as HttpRequest;
 use forgeyard_forges::twin::{
-    CallFault, Direct, HookChaos, Misbehaviour, Outcome, Outgoing, Reply, Served, State,
+    CallFault, Direct, HookChaos, Misbehaviour, Outcome, Outgoing, Reply, Request, Served, State,
 };
 use forgeyard_model::Timestamp;
 use forgeyard_testkit::rng::Rng;
@@ -33,6 +33,12 @@ pub struct Hub {
     /// Answers that nothing changed: GitHub takes nothing of a limit for them.
     pub unchanged: Mutex<u64>,
     pub kinds: Mutex<BTreeMap<u64, Kind>>,
+    /// When check runs were made, which count against the same limit as deliveries that are sent again.
+    pub made: Mutex<Vec<Timestamp>>,
+    /// What was left of an hourly limit of an App when it was lowest, in each hour.
+    pub lowest: Mutex<BTreeMap<u64, u64>>,
+    /// Answers that a secondary limit was reached.
+    pub refused: Mutex<u64>,
     start: Timestamp,
 }
 
@@ -48,6 +54,9 @@ impl Hub {
             calls,
             unchanged,
             kinds,
+            made: Mutex::default(),
+            lowest: Mutex::default(),
+            refused: Mutex::default(),
             start,
         })
     }
@@ -99,6 +108,7 @@ impl Hub {
                 if reply.status == 304 {
                     *hub.unchanged.lock().unwrap() += 1;
                 }
+                hub.note_limits(hour, &request, &reply);
                 if std::env::var_os("REPLAY_TRACE")
                     .is_some_and(|part| request.path.contains(part.to_str().unwrap()))
                 {
@@ -118,6 +128,24 @@ impl Hub {
                 (!closes).then_some(reply)
             })
         })
+    }
+
+    fn note_limits(&self, hour: u64, request: &Request, reply: &Reply) {
+        let header = |wanted: &str| {
+            reply.headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
+        };
+        if request.method == "POST" && request.path.ends_with("/check-runs") && reply.status == 201 {
+            self.made.lock().unwrap().push(self.time.now());
+        }
+        if reply.status == 403 && header("retry-after").is_some() {
+            *self.refused.lock().unwrap() += 1;
+        }
+        let left = header("x-ratelimit-remaining").and_then(|text| text.parse().ok());
+        if let (Some("core"), Some(left)) = (header("x-ratelimit-resource"), left) {
+            let mut lowest = self.lowest.lock().unwrap();
+            let known = lowest.entry(hour).or_insert(left);
+            *known = left.min(*known);
+        }
     }
 
     /// Posts a webhook into a router; without one, nobody listens.
@@ -144,6 +172,10 @@ impl Hub {
 
 /// The job whose queueing a webhook tells of.
 fn queued_job(one: &Outgoing) -> Option<u64> {
+    // Most are of other events, and bodies are large.
+    if !std::str::from_utf8(&one.body).is_ok_and(|text| text.contains("\"action\":\"queued\"")) {
+        return None;
+    }
     let body: serde_json::Value = serde_json::from_slice(&one.body).ok()?;
     (body["action"] == "queued").then(|| body["workflow_job"]["id"].as_u64())?
 }

@@ -9,20 +9,20 @@ use forgeyard_api::agent::{
     FINISH, Finish, HEARTBEAT, Heartbeat, REDEEM, RUNNER_CONFIG, RUNNER_TOOK, Redeem, Redeemed, RunnerConfig,
     RunnerConfigRequest, RunnerTook, VERSION,
 };
-use forgeyard_engine::desired::{TokenOf, desired};
+use forgeyard_engine::desired::{self, TokenOf, desired};
 use forgeyard_forges::twin::{Behaviour, Phase};
 use forgeyard_model::device::DeviceFacts;
 use forgeyard_model::input::Input;
 use forgeyard_model::registration::TakenAnswer;
 use forgeyard_model::resources::{DeviceKind, Limit};
 use forgeyard_model::runner::{ObservedRunner, ObservedState};
-use forgeyard_model::site::{DesiredRunner, HostFacts, ObservedLease, SiteReport};
+use forgeyard_model::site::{DesiredRunner, DesiredSet, HostFacts, ObservedLease, SiteReport};
 use forgeyard_model::verdict::{ExitFacts, StepFacts};
 use forgeyard_model::{Explanation, LeaseId, RunnerId, SiteId, Timestamp};
 use forgeyard_testkit::build::name;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -120,11 +120,12 @@ impl Sites {
         let mut machines: BTreeMap<RunnerId, Arc<Machine>> = BTreeMap::new();
         let mut leases: BTreeMap<LeaseId, ObservedLease> = BTreeMap::new();
         let mut reported = (0u64, Timestamp::default(), 0usize);
+        let mut fetched: Option<DesiredSet> = None;
         loop {
             self.hub.time.sleep(Duration::from_secs(1)).await;
             let Some(app) = self.plane.app() else { continue };
             let now = self.hub.time.now();
-            let generation = app.core.read().sites.get(&id).map_or(0, |site| site.desired_generation);
+            let (epoch, generation) = desired::version(&app.core.read(), id).unwrap_or_default();
             let unsteady = machines
                 .values()
                 .filter(|machine| !matches!(*machine.state.lock().unwrap(), ObservedState::Running))
@@ -134,11 +135,21 @@ impl Sites {
             {
                 continue;
             }
-            let set = desired(&app.core.read(), id, |of| match of {
-                TokenOf::Attempt(attempt) => app.keys.attempt_token(attempt),
-                TokenOf::Runner(runner) => app.keys.runner_token(runner),
-            });
-            let Some(set) = set else { continue };
+            // As a real site has it: a set is fetched when there is a newer one.
+            if fetched.as_ref().is_none_or(|set| (set.epoch, set.generation) != (epoch, generation)) {
+                // A token is of use only to who makes the machine.
+                let new = |runner, token: &dyn Fn() -> String| {
+                    if machines.contains_key(runner) { String::new() } else { token() }
+                };
+                let set = desired(&app.core.read(), id, |of| match of {
+                    TokenOf::Attempt(attempt) => {
+                        new(&attempt.runner, &|| app.keys.attempt_token(attempt))
+                    }
+                    TokenOf::Runner(runner) => new(&runner.id, &|| app.keys.runner_token(runner)),
+                });
+                fetched = set;
+            }
+            let Some(set) = &fetched else { continue };
             for wanted in &set.runners {
                 if machines.contains_key(&wanted.runner) {
                     continue;
@@ -159,11 +170,9 @@ impl Sites {
                 machines.insert(wanted.runner, Arc::clone(&machine));
                 tokio::spawn(Arc::clone(&self).machine(machine, wanted.clone()));
             }
-            let unwanted: Vec<RunnerId> = machines
-                .keys()
-                .filter(|known| !set.runners.iter().any(|wanted| wanted.runner == **known))
-                .copied()
-                .collect();
+            let wanted: BTreeSet<RunnerId> = set.runners.iter().map(|wanted| wanted.runner).collect();
+            let unwanted: Vec<RunnerId> =
+                machines.keys().filter(|known| !wanted.contains(known)).copied().collect();
             for runner in unwanted {
                 if let Some(machine) = machines.remove(&runner) {
                     self.destroy(runner, &machine);
@@ -173,16 +182,9 @@ impl Sites {
                 let lease = lease.lease;
                 leases.insert(lease, ObservedLease::Released { lease, sick: Vec::new() });
             }
-            let live: Vec<LeaseId> = app
-                .core
-                .read()
-                .index
-                .live_leases
-                .iter()
-                .filter(|(at, _)| *at == id)
-                .map(|(_, id)| *id)
-                .collect();
-            leases.retain(|lease, _| live.contains(lease));
+            let farm = app.core.read();
+            leases.retain(|lease, _| farm.index.live_leases.contains(&(id, *lease)));
+            drop(farm);
             let report = SiteReport {
                 epoch: set.epoch,
                 generation: set.generation,
@@ -462,6 +464,7 @@ fn device(index: u32) -> DeviceFacts {
         memory_mib: 16_384,
         compute_capability: 0,
         iommu_group: None,
+        moves_with: Vec::new(),
         numa_node: None,
         nodes: Vec::new(),
     }

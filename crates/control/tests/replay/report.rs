@@ -21,9 +21,9 @@ const GONE: Duration = Duration::from_secs(600);
 const FAILED: Duration = Duration::from_secs(120);
 /// A job whose webhook was never sent is known this long after it was queued.
 const NEVER_SENT: Duration = Duration::from_secs(300);
-/// The same for a webhook that failed while more fail at once than GitHub lets an App ask for again (80 calls a minute that
-/// make something): polling finds such a job.
-const FAILED_WITH_MANY: Duration = NEVER_SENT;
+/// What GitHub lets an App make in a minute, deliveries that are sent again among it.
+const MADE_PER_MINUTE: usize = 80;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -83,6 +83,7 @@ pub fn judge(
         broken.entry(promise).or_insert((0, example)).0 += 1;
     };
     let told = told(hub);
+    let forced = forced(hub, &told);
     let Some(app) = plane.app() else { panic!("the control plane is down at the end") };
     let farm = app.core.read();
     let forge: ForgeName = "github".parse().unwrap();
@@ -122,7 +123,7 @@ pub fn judge(
                     format!("job {} ends as {}: {:?}", job.id, demand.state.name(), demand.reason()),
                 );
             }
-            let (class, late) = recovery(&fate, settings.load, job.created_at, demand.created_at);
+            let (class, late) = recovery(&fate, &forced, job.id, job.created_at, demand.created_at);
             noticed.entry(class).or_default().0.push(demand.created_at.since(job.created_at));
             if let Some(late) = late {
                 breaks(
@@ -261,6 +262,21 @@ pub fn judge(
         report.calls_per_job,
         unchanged as f64 / report.jobs as f64
     );
+    let longest = forced.values().max().copied().unwrap_or_default();
+    let late = forced.values().filter(|wait| !wait.is_zero()).count();
+    let _ = writeln!(
+        text,
+        "  of {} failed webhooks of queued jobs {late} had to wait for GitHub's limit of {MADE_PER_MINUTE} a minute, at most {:.1} s; they are judged by 120 s and that; secondary limits met {} times",
+        forced.len(),
+        longest.as_secs_f64(),
+        hub.refused.lock().unwrap()
+    );
+    let _ = writeln!(
+        text,
+        "  {} Apps; least that was left of an hour's calls of one of them, by hour: {:?}",
+        settings.apps,
+        hub.lowest.lock().unwrap().values().collect::<Vec<_>>()
+    );
     let _ = writeln!(text, "  jobs that failed although their steps would have passed: {bad:?}");
     for line in report.broken.iter().chain(&histories) {
         let _ = writeln!(text, "  BROKEN: {line}");
@@ -285,20 +301,38 @@ fn told(hub: &Hub) -> BTreeMap<u64, Told> {
     told
 }
 
+/// How long GitHub's limit alone keeps each failed webhook of a queued job from being sent again, if every one were asked for
+/// at the moment at which it failed, in their order, together with the check runs that were made.
+fn forced(hub: &Hub, told: &BTreeMap<u64, Told>) -> BTreeMap<(u64, Timestamp), Duration> {
+    let failed = told.iter().flat_map(|(job, fate)| fate.failed_at.iter().map(|at| (*at, Some(*job))));
+    let made = hub.made.lock().unwrap().clone();
+    let mut asked: Vec<(Timestamp, Option<u64>)> =
+        failed.chain(made.into_iter().map(|at| (at, None))).collect();
+    asked.sort_unstable();
+    let mut done: Vec<Timestamp> = Vec::with_capacity(asked.len());
+    let mut waits = BTreeMap::new();
+    for (at, job) in asked {
+        let free = done.len().checked_sub(MADE_PER_MINUTE).map(|before| done[before].plus(MINUTE));
+        let turn = free.map_or(at, |free| free.max(at));
+        done.push(turn);
+        waits.extend(job.map(|job| ((job, at), turn.since(at))));
+    }
+    waits
+}
+
 /// How a job came to be known, and which promise that breaks.
 fn recovery(
     fate: &Told,
-    load: u32,
+    forced: &BTreeMap<(u64, Timestamp), Duration>,
+    job: u64,
     queued: Timestamp,
     known: Timestamp,
 ) -> (&'static str, Option<&'static str>) {
     let failed = fate.failed_at.iter().filter(|at| **at <= known).max();
     match failed {
         Some(last) => {
-            let (within, promise) = match load {
-                1 => (FAILED, "a failed webhook is made up for in 2 minutes"),
-                _ => (FAILED_WITH_MANY, "one of many failed webhooks is made up for in 5 minutes"),
-            };
+            let within = FAILED + forced.get(&(job, *last)).copied().unwrap_or_default();
+            let promise = "a failed webhook is made up for in 2 minutes, and what GitHub's limit forces";
             ("webhook failed", (known.since(*last) > within).then_some(promise))
         }
         None if fate.arrived || fate.tried => ("webhook arrived", None),

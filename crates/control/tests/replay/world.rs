@@ -62,6 +62,8 @@ pub struct Settings {
     pub crashes: u32,
     /// Share of the capacity of the model, in hundredths.
     pub capacity: u32,
+    /// GitHub Apps that the farm has at the organisation.
+    pub apps: u32,
     /// How long every job takes, instead of what is modelled; then the control plane is killed once, at half of it.
     pub lasting: Option<Duration>,
 }
@@ -76,6 +78,7 @@ impl Default for Settings {
             faults: true,
             crashes: 2,
             capacity: 100,
+            apps: 2,
             lasting: None,
         }
     }
@@ -135,6 +138,8 @@ impl Plane {
             secure: false,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             artifact_limit: 1 << 20,
+            cache: Default::default(),
+            caching: None,
             stop: stop.clone(),
             logins: Arc::default(),
             sources: Arc::default(),
@@ -248,8 +253,12 @@ fn config(settings: &Settings, repositories: &[(u64, String)], people: &[Person]
             },
             // A job that is run again is another job, of which the trace knows nothing.
             repeat_lost: 0,
-            // As a connection with one App has it.
-            registrations_per_minute: [(name("github"), Pace::GITHUB.registrations_per_minute())].into(),
+            // As a connection with so many Apps has it.
+            registrations_per_minute: [(
+                name("github"),
+                Pace::GITHUB.registrations_per_minute() * settings.apps,
+            )]
+            .into(),
             ..QueueRules::default()
         },
         repositories: repositories
@@ -309,8 +318,15 @@ impl World {
             (0..PEOPLE).map(|number| state.add_user(&format!("maintainer-{number}"))).collect();
         let stranger = state.add_user("stranger");
         let url = settings.webhooks.then_some("http://127.0.0.1/webhooks/github");
-        let app = state.add_app(org, "forgeyard", url, secret.clone());
-        state.install(app, org, None);
+        // The first one has the webhook; each further one only adds its limits.
+        let apps: Vec<u64> = (0..settings.apps)
+            .map(|number| {
+                let hook = url.filter(|_| number == 0);
+                let app = state.add_app(org, &format!("forgeyard-{number}"), hook, secret.clone());
+                state.install(app, org, None);
+                app
+            })
+            .collect();
         state.take_due_deliveries();
         let config = config(settings, &repositories, &people);
         let hub = Hub::new(state, Arc::clone(&time), settings.seed);
@@ -327,10 +343,13 @@ impl World {
         let github = Github::direct(
             GithubOptions {
                 endpoint: Endpoint::at("http://127.0.0.1", "http://127.0.0.1").unwrap(),
-                apps: vec![AppIdentity {
-                    issuer: app.to_string(),
-                    key: AppKey::from_pem(&Secret::new(APP_KEY)).unwrap(),
-                }],
+                apps: apps
+                    .into_iter()
+                    .map(|app| AppIdentity {
+                        issuer: app.to_string(),
+                        key: AppKey::from_pem(&Secret::new(APP_KEY)).unwrap(),
+                    })
+                    .collect(),
                 clock: Arc::new(move || client_clock.now()),
                 http: HttpOptions::default(),
             },
@@ -353,7 +372,7 @@ impl World {
         let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
         let plane = Arc::new(Plane {
             up: Mutex::default(),
-            store: Arc::new(MemoryStore::new()),
+            store: Arc::new(MemoryStore::forgetful()),
             config: Arc::new(config),
             clock,
             forges,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod browser;
+mod caches;
 mod guard;
 mod people;
 mod rig;

@@ -6,6 +6,7 @@ use axum::http::{Method, Request, Response, header};
 use forgeyard_api::people::TokenRequest;
 use forgeyard_blobs::MemoryStore;
 use forgeyard_control::app::App;
+use forgeyard_control::caches::Caches;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::serve::{self, Options, Running};
 use forgeyard_control::{auth, core, http, keys, logs};
@@ -41,6 +42,15 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) async fn start() -> Self {
+        Self::beside(None).await
+    }
+
+    /// A farm with this build cache.
+    pub(crate) async fn with_cache(cache: Arc<dyn Caches>) -> Self {
+        Self::beside(Some(cache)).await
+    }
+
+    async fn beside(cache: Option<Arc<dyn Caches>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -63,9 +73,11 @@ impl Rig {
             local: None,
             forges: Default::default(),
             webhook_secret: None,
+            cache,
             rules: None,
             started_by: "tests".to_owned(),
             artifact_limit: 1 << 20,
+            caching: None,
             clock,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };
@@ -157,6 +169,7 @@ impl Rig {
                     memory_mib: 2048,
                     compute_capability: 0,
                     iommu_group: None,
+                    moves_with: Vec::new(),
                     numa_node: None,
                     nodes: Vec::new(),
                 }],

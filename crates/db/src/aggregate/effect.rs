@@ -12,10 +12,10 @@ impl Aggregate for PendingEffect {
         uniques: &[],
         references: &[],
         wanted: "ended_at is null \
-                 or ended_at >= {since} \
+                 or (ended_at >= {since} and coalesce(pipeline, demand, job, environment) is null) \
                  or pipeline in {owners} \
                  or demand in {owners} \
-                 or job in (select key from job where pipeline in {owners}) \
+                 or job in (select key from job where pipeline in {owners} or demand in {owners}) \
                  or environment in (select key from environment where pipeline in {owners})",
     };
 

@@ -21,7 +21,7 @@ impl Aggregate for Lease {
         columns: &[text("site"), text("attempt"), text("state"), int("ended_at")],
         uniques: &[],
         references: &[Reference { name: "lease_attempt_exists", column: "attempt", parent: "attempt" }],
-        wanted: "ended_at is null or ended_at >= {since} \
+        wanted: "ended_at is null or (attempt is null and ended_at >= {since}) \
                  or attempt in (select key from attempt where owner in {owners})",
     };
 

@@ -1,4 +1,4 @@
-//! Runners: loaded while they may exist, and with the owner of their attempt.
+//! Runners: loaded while they may exist, and with the owner of their attempt; those that never had one for a while.
 
 use crate::table::{Aggregate, Reference, Table, int, maybe, shown, text, time};
 use forgeyard_model::Timestamp;
@@ -12,7 +12,7 @@ impl Aggregate for Runner {
         uniques: &[],
         references: &[Reference { name: "runner_site_exists", column: "site", parent: "site" }],
         wanted: "ended_at is null \
-                 or ended_at >= {since} \
+                 or (attempt is null and ended_at >= {since}) \
                  or attempt in (select key from attempt where owner in {owners})",
     };
 

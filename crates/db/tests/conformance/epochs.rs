@@ -1,7 +1,7 @@
 //! The lease that elects the one core.
 
 use crate::support::{Backend, Farm};
-use forgeyard_db::Error;
+use forgeyard_db::{Error, Keep};
 use rstest::rstest;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn commit_of_an_old_epoch_is_refused_and_writes_nothing(
     farm.epoch = 2;
     let site = farm.samples.site();
     farm.write(vec![site.into()]).await.unwrap();
-    assert_eq!(farm.store.load(farm.samples.at()).await.unwrap().epoch, 2);
+    assert_eq!(farm.store.load(Keep::since(farm.samples.at())).await.unwrap().epoch, 2);
 }
 
 #[rstest]

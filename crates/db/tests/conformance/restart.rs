@@ -1,12 +1,12 @@
 //! What is there after a restart.
 
 use crate::support::{Backend, Farm, everything, next, sorted, standing};
-use forgeyard_db::EventQuery;
 use forgeyard_db::testing::samples::Samples;
+use forgeyard_db::{EventQuery, Keep};
 use forgeyard_model::attempt::{Attempt, AttemptState};
 use forgeyard_model::commit::Row;
 use forgeyard_model::delivery::DeliveryState;
-use forgeyard_model::demand::{Demand, DemandState};
+use forgeyard_model::demand::{Demand, DemandState, Repeat};
 use forgeyard_model::effect::{Effect, PendingEffect};
 use forgeyard_model::environment::EnvironmentState;
 use forgeyard_model::job::{Job, JobState};
@@ -30,7 +30,7 @@ async fn what_was_committed_is_there_after_a_crash_and_after_a_restart(
         farm.write(rows).await.unwrap();
     }
     farm.store.set_setting("a", "b").await.unwrap();
-    let snapshot = farm.store.load(Timestamp::from_micros(0)).await.unwrap();
+    let snapshot = farm.store.load(Keep::since(Timestamp::from_micros(0))).await.unwrap();
     assert_eq!(snapshot.last_seq, 5);
     assert_eq!(snapshot.last_at, farm.samples.at());
     assert_eq!(sorted(snapshot.rows.clone()), sorted(standing(written)));
@@ -38,12 +38,12 @@ async fn what_was_committed_is_there_after_a_crash_and_after_a_restart(
     let events = farm.store.events(query.clone()).await.unwrap();
 
     let (survivor, _folder) = farm.after_crash().await;
-    assert_eq!(survivor.load(Timestamp::from_micros(0)).await.unwrap(), snapshot);
+    assert_eq!(survivor.load(Keep::since(Timestamp::from_micros(0))).await.unwrap(), snapshot);
     assert_eq!(survivor.events(query.clone()).await.unwrap(), events);
     drop(survivor);
 
     farm.reopen().await;
-    assert_eq!(farm.store.load(Timestamp::from_micros(0)).await.unwrap(), snapshot);
+    assert_eq!(farm.store.load(Keep::since(Timestamp::from_micros(0))).await.unwrap(), snapshot);
     assert_eq!(farm.store.events(query).await.unwrap(), events);
     assert_eq!(farm.store.setting("a").await.unwrap().as_deref(), Some("b"));
     let rows = farm.samples.farm();
@@ -56,7 +56,7 @@ async fn empty_store_loads_as_empty(
     #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
 ) {
     let Some(farm) = Farm::open(backend).await else { return };
-    let snapshot = farm.store.load(Timestamp::from_micros(0)).await.unwrap();
+    let snapshot = farm.store.load(Keep::since(Timestamp::from_micros(0))).await.unwrap();
     assert_eq!((snapshot.rows.len(), snapshot.last_seq, snapshot.epoch), (0, 0, 0));
     assert_eq!(snapshot.last_at, Timestamp::from_micros(0));
 }
@@ -125,16 +125,17 @@ async fn restart_loads_what_lives_with_all_that_belongs_to_it(
     let later = Timestamp::from_micros(first.pipeline.since.as_micros() + 1_000);
 
     // Everything ended before `later`: only what stands is loaded.
-    let loaded = farm.store.load(later).await.unwrap().rows;
+    let loaded = farm.store.load(Keep::since(later)).await.unwrap().rows;
     assert_eq!(kinds(&loaded), BTreeSet::from(["site", "device", "environment"]));
     // At the moment of the end itself it is all there.
-    let loaded = farm.store.load(first.pipeline.since).await.unwrap().rows;
+    let loaded = farm.store.load(Keep::since(first.pipeline.since)).await.unwrap().rows;
     assert_eq!(sorted(loaded), sorted(first.rows.clone()));
 
     // A newer environment of the same name takes the place of the old one; another name stands beside it.
     let second = old(&mut farm, "notebook");
     farm.write(second.rows).await.unwrap();
-    let loaded = farm.store.load(later.plus(std::time::Duration::from_secs(60))).await.unwrap().rows;
+    let loaded =
+        farm.store.load(Keep::since(later.plus(std::time::Duration::from_secs(60)))).await.unwrap().rows;
     let environments: Vec<_> = loaded.iter().filter(|row| row.kind() == "environment").collect();
     assert_eq!(environments.len(), 1);
     let Row::Environment(newest) = environments[0] else { panic!("not an environment") };
@@ -161,13 +162,13 @@ async fn restart_loads_what_lives_with_all_that_belongs_to_it(
     ];
     for (revival, end) in revivals.into_iter().zip(ends) {
         farm.write(vec![revival]).await.unwrap();
-        let loaded = farm.store.load(much_later).await.unwrap().rows;
+        let loaded = farm.store.load(Keep::since(much_later)).await.unwrap().rows;
         for row in &first.rows {
             // The old environment belongs to the pipeline, so it is back as well.
             assert!(loaded.iter().any(|other| other.key() == row.key()), "{} is missing", row.kind());
         }
         farm.write(vec![end]).await.unwrap();
-        let loaded = farm.store.load(much_later).await.unwrap().rows;
+        let loaded = farm.store.load(Keep::since(much_later)).await.unwrap().rows;
         assert_eq!(kinds(&loaded), BTreeSet::from(["site", "device", "environment"]));
     }
     assert!(everything(&*farm.store).await.iter().any(|row| row.key() == effect.to_string()));
@@ -182,7 +183,7 @@ async fn restart_loads_demand_that_is_not_over_with_its_launches_and_what_is_ask
     let samples = &mut farm.samples;
     let site = samples.site();
     let mut demand = samples.demand();
-    demand.state = DemandState::Ended;
+    (demand.state, demand.repeat) = (DemandState::Ended, None);
     let mut launch = samples.job_of(demand.id);
     launch.state = JobState::Ended { outcome: Outcome::Succeeded };
     let id = samples.id();
@@ -214,9 +215,9 @@ async fn restart_loads_demand_that_is_not_over_with_its_launches_and_what_is_ask
     all.push(site.into());
     farm.write(all).await.unwrap();
     let later = demand.since.plus(std::time::Duration::from_secs(3600));
-    let loaded = farm.store.load(later).await.unwrap().rows;
+    let loaded = farm.store.load(Keep::since(later)).await.unwrap().rows;
     assert_eq!(kinds(&loaded), BTreeSet::from(["site"]));
-    let loaded = farm.store.load(demand.since).await.unwrap().rows;
+    let loaded = farm.store.load(Keep::since(demand.since)).await.unwrap().rows;
     assert_eq!(loaded.len(), 6);
 
     // One live thing brings back all of it: the demand itself, a launch, a machine, a question to the forge.
@@ -240,11 +241,90 @@ async fn restart_loads_demand_that_is_not_over_with_its_launches_and_what_is_ask
     ];
     for (revival, end) in revivals {
         farm.write(vec![revival]).await.unwrap();
-        let loaded = farm.store.load(later).await.unwrap().rows;
+        let loaded = farm.store.load(Keep::since(later)).await.unwrap().rows;
         for row in &over {
             assert!(loaded.iter().any(|other| other.key() == row.key()), "{} is missing", row.kind());
         }
         farm.write(vec![end]).await.unwrap();
-        assert_eq!(kinds(&farm.store.load(later).await.unwrap().rows), BTreeSet::from(["site"]));
+        assert_eq!(kinds(&farm.store.load(Keep::since(later)).await.unwrap().rows), BTreeSet::from(["site"]));
     }
+}
+
+/// A demand that ended then, with its launch, the attempt at it and its machine.
+fn past(farm: &mut Farm, ended: Timestamp) -> (Demand, Vec<Row>) {
+    let samples = &mut farm.samples;
+    let site = samples.site();
+    let mut demand = samples.demand();
+    (demand.state, demand.ended_at, demand.repeat) = (DemandState::Ended, Some(ended), None);
+    let mut launch = samples.job_of(demand.id);
+    (launch.state, launch.ended_at) = (JobState::Ended { outcome: Outcome::Succeeded }, Some(ended));
+    demand.launch = Some(launch.id);
+    let id = samples.id();
+    let mut runner = samples.runner(&site, id);
+    runner.state = RunnerState::Deleted;
+    let mut attempt: Attempt = samples.attempt(&launch, &runner, 1);
+    (attempt.state, attempt.ended_at) = (AttemptState::Ended, Some(ended));
+    let mut looked = samples.effect(Effect::ReadJob {
+        demand: demand.id,
+        repository: demand.repository.clone(),
+        installation: None,
+        job: demand.job,
+    });
+    looked.done_at = Some(ended);
+    let rows =
+        vec![site.into(), demand.clone().into(), launch.into(), runner.into(), attempt.into(), looked.into()];
+    (demand, rows)
+}
+
+#[rstest]
+#[tokio::test]
+async fn restart_loads_of_demands_that_rest_for_long_only_the_numbers(
+    #[values(Backend::Sqlite, Backend::Postgres, Backend::Twin)] backend: Backend,
+) {
+    let Some(mut farm) = Farm::open(backend).await else { return };
+    let start = farm.samples.at();
+    let hours = |hours: u64| start.plus(std::time::Duration::from_secs(hours * 3600));
+    let keep = Keep { since: hours(10), demands_since: hours(20), numbers: 100 };
+    let mut all = Vec::new();
+    let mut made = Vec::new();
+    // The rows of a demand are loaded all or not at all, although those of its machine are younger than `since`.
+    for ended in [9, 11, 12, 15, 19, 20, 25] {
+        let (demand, rows) = past(&mut farm, hours(ended));
+        all.push((demand.clone(), rows.clone()));
+        made.extend(rows);
+    }
+    farm.write(made).await.unwrap();
+    let job = |place: usize| (all[place].0.repository.forge.clone(), all[place].0.job);
+    let demands = |rows: &[Row]| -> BTreeSet<String> {
+        rows.iter().filter(|row| row.kind() == "demand").map(Row::key).collect()
+    };
+    let ids = |places: &[usize]| -> BTreeSet<String> {
+        places.iter().map(|place| all[*place].0.id.to_string()).collect()
+    };
+    let loaded = farm.store.load(keep).await.unwrap();
+    assert_eq!(demands(&loaded.rows), ids(&[5, 6]));
+    assert_eq!(loaded.numbers, [1, 2, 3, 4].map(job), "the newest last");
+    let machines = |rows: &[Row]| rows.iter().filter(|row| row.kind() == "runner").count();
+    let asked = |rows: &[Row]| rows.iter().filter(|row| row.kind() == "effect").count();
+    assert_eq!((machines(&loaded.rows), asked(&loaded.rows)), (2, 2));
+    // No more numbers than asked for, and those are the newest.
+    let loaded = farm.store.load(Keep { numbers: 2, ..keep }).await.unwrap();
+    assert_eq!(loaded.numbers, [3, 4].map(job));
+
+    // A job that is still to be run again, one that was asked to be lately, and one whose launch serves another demand now.
+    let (waits, lately, lends) = (all[1].0.clone(), all[2].0.clone(), all[3].0.clone());
+    let mut open = farm.samples.demand();
+    (open.state, open.launch, open.ended_at) = (DemandState::Launching, lends.launch, None);
+    let rows: Vec<Row> = vec![
+        next!(waits, |row: &mut Demand| row.repeat = Some(Repeat::Wanted { cause: "x".to_owned() })).into(),
+        next!(lately, |row: &mut Demand| row.repeat = Some(Repeat::Done { at: hours(21) })).into(),
+        open.clone().into(),
+    ];
+    farm.write(rows).await.unwrap();
+    let loaded = farm.store.load(keep).await.unwrap();
+    let mut wanted = ids(&[1, 2, 3, 5, 6]);
+    wanted.insert(open.id.to_string());
+    assert_eq!(demands(&loaded.rows), wanted);
+    assert_eq!(loaded.numbers, [job(4)]);
+    assert_eq!((machines(&loaded.rows), asked(&loaded.rows)), (5, 5));
 }

@@ -3,7 +3,7 @@
 use crate::support::{Backend, Farm, next, sorted, standing};
 use bytes::Bytes;
 use forgeyard_db::testing::samples::AWKWARD;
-use forgeyard_db::{Batch, Error};
+use forgeyard_db::{Batch, Error, Keep};
 use forgeyard_model::commit::Row;
 use forgeyard_model::device::Device;
 use forgeyard_model::job::Job;
@@ -122,7 +122,7 @@ async fn one_bad_row_keeps_the_whole_batch_out(
     assert_eq!(sorted(farm.everything().await), sorted(kept));
     assert_eq!(farm.store.delivery_body(&delivery).await.unwrap(), None);
     assert_eq!(farm.store.journal(1, 10).await.unwrap().len(), 1);
-    assert_eq!(farm.store.load(farm.samples.at()).await.unwrap().last_seq, 1);
+    assert_eq!(farm.store.load(Keep::since(farm.samples.at())).await.unwrap().last_seq, 1);
 
     // The same positions of the journal are free for the next decision.
     farm.samples = before;

@@ -3,7 +3,7 @@
 use forgeyard_db::testing::postgres::{self, Schema};
 use forgeyard_db::testing::samples::Samples;
 use forgeyard_db::twin::Twin;
-use forgeyard_db::{Batch, Error, Store};
+use forgeyard_db::{Batch, Error, Keep, Store};
 use forgeyard_model::Timestamp;
 use forgeyard_model::commit::{Commit, Row};
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Farm {
 
 /// Every row of a store.
 pub(crate) async fn everything(store: &dyn Store) -> Vec<Row> {
-    store.load(Timestamp::from_micros(0)).await.unwrap().rows
+    store.load(Keep::since(Timestamp::from_micros(0))).await.unwrap().rows
 }
 
 async fn open(ground: &Ground) -> Result<Arc<dyn Store>, Error> {

@@ -177,8 +177,16 @@ pub(crate) fn of_registration(farm: &Farm, runner: RunnerId) -> Option<Explanati
 /// What is left of each lane, and of each forge, while queued jobs are placed.
 #[derive(Default)]
 pub(crate) struct Lanes {
-    lanes: BTreeMap<Lane, Option<Explanation>>,
+    /// By the owner as repositories write it.
+    lanes: BTreeMap<String, Vec<Known>>,
     forges: BTreeMap<ForgeName, Room>,
+}
+
+/// A lane that was looked at, and why nothing registers there.
+struct Known {
+    forge: ForgeName,
+    set: Option<u64>,
+    reason: Option<Explanation>,
 }
 
 /// How many runners more may be registered at a forge.
@@ -195,25 +203,37 @@ impl Lanes {
         config: &FarmConfig,
         job: &Job,
         now: Timestamp,
-    ) -> Result<(), Explanation> {
+    ) -> Result<(), &Explanation> {
         let Some(demand) = owner(farm, job) else { return Ok(()) };
         let set = demand.scale_set.map(|request| request.set);
-        let lane = Lane::of(&demand.repository, set);
-        let known = self.lanes.entry(lane.clone()).or_insert_with(|| {
-            let long = held(farm, &lane, now).filter(|(until, _)| *until > now.plus(BOOTS));
-            long.map(|(until, reason)| told(&lane, until, &reason))
-        });
-        if let Some(reason) = known {
-            return Err(reason.clone());
-        }
         let forge = &demand.repository.forge;
+        // Asked for each job of the queue: a lane is looked at once, and found again without a copy of its name.
+        let at = demand.repository.name.split('/').next().unwrap_or_default();
+        if !self.lanes.contains_key(at) {
+            self.lanes.insert(at.to_owned(), Vec::new());
+        }
+        let of_owner = self.lanes.get_mut(at).map(|known| {
+            let place = known.iter().position(|known| known.set == set && known.forge == *forge);
+            let place = place.unwrap_or_else(|| {
+                let lane = Lane::of(&demand.repository, set);
+                let long = held(farm, &lane, now).filter(|(until, _)| *until > now.plus(BOOTS));
+                let reason = long.map(|(until, reason)| told(&lane, until, &reason));
+                known.push(Known { forge: forge.clone(), set, reason });
+                known.len() - 1
+            });
+            (known, place)
+        });
+        let known = of_owner.and_then(|(known, place)| known.get(place));
+        if let Some(reason) = known.and_then(|known| known.reason.as_ref()) {
+            return Err(reason);
+        }
         // A scale set registers at another service, which has no such limit that is known.
         let Some(rate) = config.queue.registrations_per_minute.get(forge).filter(|_| set.is_none()) else {
             return Ok(());
         };
         let room = self.forges.entry(forge.clone()).or_insert_with(|| room(farm, forge, *rate, now));
         match &room.reason {
-            Some(reason) if room.left == 0 => Err(reason.clone()),
+            Some(reason) if room.left == 0 => Err(reason),
             _ => Ok(()),
         }
     }

@@ -18,6 +18,7 @@ pub mod labels;
 pub mod launch;
 pub mod limits;
 pub mod past;
+pub(crate) mod quiet;
 pub mod registration;
 pub mod repeat;
 pub mod taken;

@@ -6,8 +6,9 @@
 //!
 //! **Memory.** A live or lately ended demand costs some 10 KB with its rows. One that left costs its number, some 70 bytes, for as
 //! long as [`GENERATION`] newer ones do not push it out; never more than two generations are kept, so at most some 30 MB. A restart
-//! loads what ended in the last 14 days and forgets it again within minutes. GitHub sends nothing again that is older than 3 days
-//! (an Enterprise Server: 7), and its lists of runs that wait or run hold no job that is over.
+//! loads what memory would hold: demands that are not over or ended in the last hours, and of older ones the numbers. GitHub sends
+//! nothing again that is older than 3 days (an Enterprise Server: 7), and its lists of runs that wait or run hold no job that is
+//! over.
 
 use crate::farm::{Entity, Farm};
 use crate::tx::Tx;
@@ -31,6 +32,9 @@ const AT_ONCE: usize = 500;
 /// Numbers of one generation.
 const GENERATION: usize = 200_000;
 
+/// Numbers that a restart asks for, at most: all that memory ever holds.
+pub const NUMBERS: u32 = 2 * GENERATION as u32;
+
 /// Jobs of forges whose demands ended and left memory, in two generations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ended {
@@ -45,7 +49,8 @@ impl Ended {
         [&self.young, &self.old].into_iter().any(|all| all.get(forge).is_some_and(|jobs| jobs.contains(&job)))
     }
 
-    fn add(&mut self, forge: &ForgeName, job: u64) {
+    /// Notes a job whose demand ended, and is not in memory. The last one is remembered longest.
+    pub fn add(&mut self, forge: &ForgeName, job: u64) {
         if self.count >= GENERATION {
             self.old = std::mem::take(&mut self.young);
             self.count = 0;

@@ -6,14 +6,16 @@
 //! starts nothing for a pause that doubles each time; then one machine is the probe, and what becomes of it decides.
 //! Where several sites could serve the pool, each has a breaker of its own, and the others go on.
 //! What was launched before the breaker opened is left alone: it still counts as an error, but moves nothing.
+//! A refusal that trying again would not change ([`known`]) opens it at once; one for a quota ends with the pause, or as soon
+//! as a machine was given back.
 
-use super::record;
+use super::{known, record};
 use crate::farm::Farm;
 use crate::tx::Tx;
 use forgeyard_model::input::{Refusal, RefusalKind, Reply};
 use forgeyard_model::pool::{Breaker, Bucket, LaunchError, LaunchRate, PoolRecord};
 use forgeyard_model::resources::Pool;
-use forgeyard_model::runner::Runner;
+use forgeyard_model::runner::{Runner, RunnerWork};
 use forgeyard_model::site::Site;
 use forgeyard_model::{Explanation, PoolName, RunnerId, SiteId, Timestamp, deadline};
 
@@ -88,6 +90,13 @@ fn shut(
         Breaker::Closed { .. } | Breaker::HalfOpen { .. } => return Ok(()),
         // The tick that moves it on may be late.
         Breaker::Open { until, .. } if *until <= now => return Ok(()),
+        Breaker::Open { until, .. } if error.is_some_and(|error| error.reason.code == known::QUOTA) => {
+            let said = error.map(|error| error.reason.message.clone()).unwrap_or_default();
+            let text = format!(
+                "pool {name} starts no machine{at} until a machine is given back, and until {until} at the latest: {said}"
+            );
+            Explanation::new("queue.quota", text)
+        }
         Breaker::Open { until, .. } => Explanation::new(
             "queue.breaker_open",
             format!("pool {name} starts no machine{at} until {until}, because the last ones did not come up"),
@@ -102,6 +111,10 @@ fn shut(
     if let Some(error) = error {
         reason = reason.with(format!("{} at {}: {}", error.runner, error.at, error.reason.message));
         reason.evidence.extend(error.reason.evidence.iter().cloned());
+    }
+    let named = error.filter(|error| [known::QUOTA, known::FORBIDDEN].contains(&error.reason.code.as_str()));
+    if let Some(fix) = named.and_then(|error| error.reason.fix.as_ref()) {
+        return Err(reason.fix(format!("{fix}; `forgeyard pool reset {name}` tries again at once")));
     }
     Err(reason.fix(format!(
         "look at the host and at `forgeyard pool show {name}`; `forgeyard pool reset {name}` lets it start machines at once"
@@ -207,6 +220,10 @@ pub(crate) fn came_up(tx: &mut Tx<'_>, pool: &PoolName, runner: RunnerId) {
 pub(crate) fn did_not_come_up(tx: &mut Tx<'_>, runner: &Runner, reason: Explanation) {
     let now = tx.now();
     let mut record = record(tx.farm(), &runner.pool);
+    let named = known::cause(&reason);
+    // Trying so often as the rule allows would only be more of the same.
+    let at_once = named.is_some();
+    let reason = named.unwrap_or(reason);
     let text = reason.message.clone();
     let slot = slot_of(tx, runner);
     let error = LaunchError { at: now, runner: runner.id, reason };
@@ -219,7 +236,7 @@ pub(crate) fn did_not_come_up(tx: &mut Tx<'_>, runner: &Runner, reason: Explanat
     let probed = |slot: &Option<SiteId>| matches!(breaker_at(&record, *slot), Some(Breaker::Probing { runner: probe, .. }) if *probe == runner.id);
     let slot = [None, Some(runner.site)].into_iter().find(probed).unwrap_or(slot);
     let trips = match breaker_at(&record, slot).cloned().unwrap_or_default() {
-        Breaker::Closed { failures } if failures + 1 >= limit => 1,
+        Breaker::Closed { failures } if at_once || failures + 1 >= limit => 1,
         Breaker::Closed { failures } => {
             let counted = Breaker::Closed { failures: failures + 1 };
             match slot {
@@ -246,6 +263,42 @@ pub(crate) fn given_up(tx: &mut Tx<'_>, runner: &Runner) {
             let half = Breaker::HalfOpen { trips: *trips };
             turn(tx, &mut record, slot, half, Some("the probe was not needed any more".to_owned()));
             return tx.put(record);
+        }
+    }
+}
+
+/// A machine that was up is gone: whoever waits for a quota of its provider may try, with one machine first.
+pub(crate) fn given_back(tx: &mut Tx<'_>, runner: &Runner) {
+    let heard = match &runner.work {
+        RunnerWork::Warm { nonce, .. } => nonce.is_some(),
+        work => work
+            .attempt()
+            .and_then(|id| tx.farm().attempts.get(&id))
+            .is_some_and(|attempt| attempt.heard_at.is_some()),
+    };
+    let Some(provider) = tx.config().pool(&runner.pool).map(|pool| pool.provider.clone()).filter(|_| heard)
+    else {
+        return;
+    };
+    let waits = |breaker: &Breaker, error: Option<&LaunchError>| {
+        matches!(breaker, Breaker::Open { .. })
+            && error.is_some_and(|error| error.reason.code == known::QUOTA)
+    };
+    let alike =
+        |record: &&PoolRecord| tx.config().pool(&record.name).is_some_and(|pool| pool.provider == provider);
+    let records: Vec<PoolRecord> = tx.farm().pools.values().filter(alike).cloned().collect();
+    for mut record in records {
+        for slot in [None, Some(runner.site)] {
+            let error = match slot {
+                None => record.last_error.as_ref(),
+                Some(site) => record.sites.get(&site).and_then(|there| there.last_error.as_ref()),
+            };
+            let breaker = breaker_at(&record, slot).filter(|breaker| waits(breaker, error));
+            if let Some(Breaker::Open { trips, .. }) = breaker {
+                let half = Breaker::HalfOpen { trips: *trips };
+                turn(tx, &mut record, slot, half, Some(format!("{} was given back", runner.id)));
+                tx.put(record.clone());
+            }
         }
     }
 }
@@ -281,7 +334,7 @@ pub(crate) fn ticked(tx: &mut Tx<'_>) {
 
 /// An operator has the pool start machines again at once, with its whole burst.
 pub(crate) fn reset(tx: &mut Tx<'_>, name: &PoolName) -> Result<Reply, Refusal> {
-    known(tx, name)?;
+    configured(tx, name)?;
     let Some(mut record) = tx.farm().pools.get(name).cloned() else { return Ok(Reply::Unchanged) };
     if record.breaker == Breaker::default() && record.bucket.is_none() && record.sites.is_empty() {
         return Ok(Reply::Unchanged);
@@ -295,7 +348,7 @@ pub(crate) fn reset(tx: &mut Tx<'_>, name: &PoolName) -> Result<Reply, Refusal> 
 }
 
 /// Refuses a pool that is not configured.
-pub(crate) fn known<'a>(tx: &Tx<'a>, name: &PoolName) -> Result<&'a Pool, Refusal> {
+pub(crate) fn configured<'a>(tx: &Tx<'a>, name: &PoolName) -> Result<&'a Pool, Refusal> {
     tx.config().pool(name).ok_or_else(|| {
         let text = format!("no pool is called {name}");
         Refusal::new(RefusalKind::NotFound, "pool.not_found", text).fix("see `forgeyard pool list`")

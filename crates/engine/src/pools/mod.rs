@@ -9,6 +9,7 @@
 
 pub mod canary;
 pub mod check;
+pub(crate) mod known;
 pub(crate) mod launch;
 pub mod schedule;
 #[cfg(test)]
@@ -49,7 +50,7 @@ pub(crate) fn drained(farm: &Farm, pool: &Pool) -> Option<Explanation> {
 
 /// An operator stops or resumes giving work to a pool. What runs there goes on.
 pub(crate) fn drain(tx: &mut Tx<'_>, name: &PoolName, drain: bool) -> Result<Reply, Refusal> {
-    launch::known(tx, name)?;
+    launch::configured(tx, name)?;
     let record = record(tx.farm(), name);
     if record.drain.is_some() == drain {
         return Ok(Reply::Unchanged);

@@ -124,7 +124,7 @@ fn devices_suit(tx: &Tx<'_>, runner: &Runner, gpu: Option<&GpuRequest>, look: &L
             lease.devices.len() == request.count as usize
                 && lease.devices.iter().filter_map(|id| tx.farm().devices.get(id)).all(|device| {
                     device.state == DeviceState::Leased { lease: lease.id }
-                        && placement::suits(device, request)
+                        && placement::devices::suits(device, request)
                         && look.allows(device)
                 })
         }

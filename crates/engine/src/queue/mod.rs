@@ -28,7 +28,7 @@ pub struct Running {
     /// By repository.
     pub repository: BTreeMap<RepositoryKey, BTreeSet<AttemptId>>,
     /// By owner of repositories.
-    pub organisation: BTreeMap<(ForgeName, String), BTreeSet<AttemptId>>,
+    pub organisation: BTreeMap<ForgeName, BTreeMap<String, BTreeSet<AttemptId>>>,
     /// By person.
     pub person: BTreeMap<(ForgeName, u64), BTreeSet<AttemptId>>,
 }
@@ -51,7 +51,11 @@ impl Running {
         toggle(&mut self.row, (account.repository.clone(), account.class), id, add);
         toggle(&mut self.repository, account.repository.clone(), id, add);
         if !account.organisation.is_empty() {
-            toggle(&mut self.organisation, (forge.clone(), account.organisation.clone()), id, add);
+            let owners = self.organisation.entry(forge.clone()).or_default();
+            toggle(owners, account.organisation.clone(), id, add);
+            if owners.is_empty() {
+                self.organisation.remove(forge);
+            }
         }
         if account.person != 0 {
             toggle(&mut self.person, (forge.clone(), account.person), id, add);

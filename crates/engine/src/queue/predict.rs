@@ -88,7 +88,8 @@ impl<'a> Foresight<'a> {
         }
         let owner = || account_of(self.farm, job.owner);
         let account = job.account.clone().or_else(owner);
-        Some(caps::check(self.farm, self.config, account.as_ref()).err().unwrap_or(stored))
+        let cap = caps::reached(self.farm, self.config, account.as_ref());
+        Some(cap.map_or(stored, |cap| cap.explain(self.farm, self.config, account.as_ref())))
     }
 }
 

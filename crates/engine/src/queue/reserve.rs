@@ -117,7 +117,7 @@ fn reserve(tx: &Tx<'_>, job: &Job, spec: &JobSpec) -> Option<Reservation> {
     let places = pools.iter().flat_map(|(pool, flavor)| {
         let gpu = if spec.forge_runner.is_some() { flavor.gpu.as_ref() } else { spec.gpu.as_ref() };
         let sites = tx.farm().sites.values().filter(|site| serves(tx, site, pool, spec));
-        sites.filter_map(move |site| at(tx, job, site, flavor, gpu))
+        sites.filter_map(move |site| at(tx, job, site, pool, flavor, gpu))
     });
     places.min_by_key(|place| (place.start, place.site))
 }
@@ -131,22 +131,21 @@ fn serves(tx: &Tx<'_>, site: &Site, pool: &Pool, spec: &JobSpec) -> bool {
 }
 
 /// The soonest place at a site.
-fn at(tx: &Tx<'_>, job: &Job, site: &Site, flavor: &Flavor, gpu: Option<&GpuRequest>) -> Option<Reservation> {
+fn at(
+    tx: &Tx<'_>,
+    job: &Job,
+    site: &Site,
+    pool: &Pool,
+    flavor: &Flavor,
+    gpu: Option<&GpuRequest>,
+) -> Option<Reservation> {
     let (farm, now) = (tx.farm(), tx.now());
     let mut devices: Vec<(Timestamp, DeviceId)> = Vec::new();
     if let Some(request) = gpu {
-        let suitable = farm
-            .devices
-            .values()
-            .filter(|device| device.site == site.id && placement::suits(device, request));
-        devices = suitable.filter_map(|device| Some((free_at(tx, device)?, device.id))).collect();
-        devices.sort_unstable();
-        if devices.len() < request.count as usize {
-            return None;
-        }
-        devices.truncate(request.count as usize);
+        let free = |device: &Device| free_at(tx, device);
+        devices = placement::devices::soonest(tx, site, pool.isolation, request, free)?;
     }
-    let of_devices = devices.last().map_or(now, |(free, _)| *free);
+    let of_devices = devices.iter().map(|(free, _)| *free).max().unwrap_or(now);
     // Memory comes free machine by machine, in the order of their ends.
     let host = site.host.as_ref()?;
     let live = farm.index.live_runners.range((site.id, forgeyard_model::Id::from_bits(0))..);

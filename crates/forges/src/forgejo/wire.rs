@@ -165,6 +165,42 @@ pub struct Registered {
     pub token: Secret,
 }
 
+/// What a repository registers runners with, where that is not done by REST.
+#[derive(Deserialize)]
+pub(super) struct RegistrationToken {
+    pub(super) token: Secret,
+}
+
+/// What the runner protocol's own registration gives.
+#[derive(Deserialize)]
+pub(super) struct RegisteredByToken {
+    pub(super) runner: RunnerMessage,
+}
+
+/// A runner as the runner protocol writes it: in its JSON, numbers of 64 bits are text, and `false` is left out.
+#[derive(Deserialize)]
+pub(super) struct RunnerMessage {
+    #[serde(deserialize_with = "number_as_text")]
+    pub(super) id: u64,
+    pub(super) uuid: String,
+    pub(super) token: Secret,
+    #[serde(default)]
+    pub(super) ephemeral: bool,
+}
+
+fn number_as_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(u64),
+        Text(String),
+    }
+    match Either::deserialize(from)? {
+        Either::Number(number) => Ok(number),
+        Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+    }
+}
+
 /// A runner.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Runner {
@@ -232,8 +268,18 @@ impl Wire {
         query: &[(&str, String)],
         body: Option<serde_json::Value>,
     ) -> Result<(String, Vec<u8>), ForgejoError> {
-        let call = format!("{method} {path}");
-        let text = format!("{}/api/v1{path}", self.web);
+        self.call_at(&format!("/api/v1{path}"), format!("{method} {path}"), method, query, body).await
+    }
+
+    async fn call_at(
+        &self,
+        at: &str,
+        call: String,
+        method: Method,
+        query: &[(&str, String)],
+        body: Option<serde_json::Value>,
+    ) -> Result<(String, Vec<u8>), ForgejoError> {
+        let text = format!("{}{at}", self.web);
         let mut url = Url::parse(&text).map_err(|error| ForgejoError::Setup {
             what: format!("address `{text}`"),
             reason: error.to_string(),
@@ -270,6 +316,17 @@ impl Wire {
         body: serde_json::Value,
     ) -> Result<T, ForgejoError> {
         let (call, body) = self.call(Method::POST, path, &[], Some(body)).await?;
+        Ok(answer::read(&call, &body)?)
+    }
+
+    /// A call of the runner protocol: unary Connect with JSON. What it is allowed by is in its message.
+    pub(super) async fn runner_service<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        body: serde_json::Value,
+    ) -> Result<T, ForgejoError> {
+        let at = format!("/api/actions/runner.v1.RunnerService/{name}");
+        let (call, body) = self.call_at(&at, name.to_owned(), Method::POST, &[], Some(body)).await?;
         Ok(answer::read(&call, &body)?)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Two kinds of limits hold at once (runners.md §3.5):
 //! - *primary*: so many calls per hour, installation and bucket (`core`, `actions_runner_registration`, …). Every
-//!   answer says what is left and when it is full again. Work in the background slows down below a half and stops
-//!   below a tenth, so that what is left serves jobs;
+//!   answer says what is left and when it is full again. Work in the background slows down below a half, where
+//!   less is left of the limit than of its hour, and stops below a tenth, so that what is left serves jobs;
 //! - *secondary*: points per minute and route, created things per minute and hour, none of them in headers. They
 //!   are kept before the first refusal, at nine tenths of what is published, over a sliding window.
 //!
@@ -56,13 +56,16 @@ pub enum Cost {
     Write,
     /// It makes something that people see, such as a check run: five points, and counted as content.
     Content,
+    /// It asks for a delivery again: five points, and counted as content of the minute. Jobs wait for it, so it comes before what
+    /// people only read.
+    Delivery,
 }
 
 impl Cost {
     fn points(self) -> u32 {
         match self {
             Self::Read => 1,
-            Self::Write | Self::Content => 5,
+            Self::Write | Self::Content | Self::Delivery => 5,
         }
     }
 }
@@ -204,8 +207,15 @@ fn seconds(seconds: i64) -> Option<Timestamp> {
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
+/// What people see is made in this part of the minute while deliveries wait for the rest of it.
+const CONTENT_SHARE: u32 = 4;
 /// Nothing that GitHub says makes us wait longer than this: its windows are an hour.
 const LONGEST_WAIT: Duration = Duration::from_secs(2 * 3600);
+
+/// Whether less of an hourly limit is left than of its hour: at this pace it would be used up before its end.
+fn behind(left: u64, limit: u64, rest: Duration) -> bool {
+    u128::from(left) * HOUR.as_micros() < u128::from(limit) * rest.as_micros()
+}
 
 /// What is known of one hourly limit.
 #[derive(Debug, Default)]
@@ -271,6 +281,8 @@ pub struct Budget {
     learned: HashMap<&'static str, Bucket>,
     content_minute: Window,
     content_hour: Window,
+    /// When a delivery last had to wait for the content of the minute.
+    deliveries_waited: Option<Timestamp>,
     blocked: Option<Timestamp>,
     strikes: u32,
 }
@@ -285,6 +297,7 @@ impl Budget {
             learned: HashMap::new(),
             content_minute: Window::default(),
             content_hour: Window::default(),
+            deliveries_waited: None,
             blocked: None,
             strikes: 0,
         }
@@ -308,7 +321,10 @@ impl Budget {
             Urgency::Background if left * 10 < limit => {
                 Advice::Wait { until: known.reset, limit: Limit::Reserve(call.bucket.clone()) }
             }
-            Urgency::Background if left * 2 < limit => Advice::Slow(3),
+            // Below a half it slows down, unless the hour is further gone than its calls.
+            Urgency::Background if left * 2 < limit && behind(left, limit, known.reset.since(now)) => {
+                Advice::Slow(3)
+            }
             Urgency::Background => Advice::Go,
         }
     }
@@ -325,9 +341,13 @@ impl Budget {
         if self.pace.points_per_minute < u32::MAX {
             self.routes.entry(call.route).or_default().add(now, call.cost.points());
         }
-        if call.cost == Cost::Content && self.pace.content_per_hour < u32::MAX {
-            self.content_minute.add(now, 1);
-            self.content_hour.add(now, 1);
+        if self.pace.content_per_hour < u32::MAX {
+            if matches!(call.cost, Cost::Content | Cost::Delivery) {
+                self.content_minute.add(now, 1);
+            }
+            if call.cost == Cost::Content {
+                self.content_hour.add(now, 1);
+            }
         }
     }
 
@@ -411,12 +431,23 @@ impl Budget {
             .routes
             .get_mut(call.route)
             .and_then(|window| window.room(now, MINUTE, call.cost.points(), pace.points_per_minute));
-        if call.cost != Cost::Content {
-            return route;
+        match call.cost {
+            Cost::Read | Cost::Write => route,
+            Cost::Delivery => {
+                let minute = self.content_minute.room(now, MINUTE, 1, pace.content_per_minute);
+                if minute.is_some() {
+                    self.deliveries_waited = Some(now);
+                }
+                route.max(minute)
+            }
+            Cost::Content => {
+                let wait = self.deliveries_waited.is_some_and(|at| now.since(at) < MINUTE * 2);
+                let share = if wait { pace.content_per_minute / CONTENT_SHARE } else { pace.content_per_minute };
+                let minute = self.content_minute.room(now, MINUTE, 1, share);
+                let hour = self.content_hour.room(now, HOUR, 1, pace.content_per_hour);
+                route.max(minute).max(hour)
+            }
         }
-        let minute = self.content_minute.room(now, MINUTE, 1, pace.content_per_minute);
-        let hour = self.content_hour.room(now, HOUR, 1, pace.content_per_hour);
-        route.max(minute).max(hour)
     }
 }
 

@@ -140,6 +140,12 @@ impl Call {
         self.by_first()
     }
 
+    /// Asks for a delivery again.
+    pub(crate) fn delivery(mut self) -> Self {
+        self.cost = Cost::Delivery;
+        self
+    }
+
     /// Only by the first App.
     pub(crate) fn by_first(mut self) -> Self {
         self.through = Through::First;

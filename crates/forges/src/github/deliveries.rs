@@ -100,7 +100,8 @@ impl Github {
 
     /// Asks GitHub to deliver again, with the same GUID. GitHub does it later.
     pub async fn redeliver(&self, place: usize, id: u64) -> Result<(), GithubError> {
-        let call = Call::post("redeliver", format!("/app/hook/deliveries/{id}/attempts")).background();
+        let call = Call::post("redeliver", format!("/app/hook/deliveries/{id}/attempts"));
+        let call = call.delivery().background();
         self.as_app(self.app(place)?, call).await?.success().map(drop)
     }
 }

@@ -1,10 +1,11 @@
-//! A *simulated* Forgejo: the REST calls about runners, jobs and runs of [`crate::forgejo`], and a stand-in for the runner
-//! program. It is no Forgejo, and what it answers is written from published structures and tests.
+//! A *simulated* Forgejo: the REST calls about runners, jobs and runs of [`crate::forgejo`], and the runner protocol
+//! ([`super::forgejo_rpc`]). It is no Forgejo, and what it answers is written from published structures and tests.
 //!
 //! Invariants: a runner of one use takes one job and is gone with its end; one that names a handle takes that job or none;
 //! a call without the token is answered 401, and one that is not simulated 404 with words that say so.
 
 use super::calls::{Reply, Request};
+use super::forgejo_rpc::{ForgejoTask, SERVICE};
 use super::server::{Lost, read};
 use forgeyard_model::Secret;
 use forgeyard_model::forge::Person;
@@ -51,6 +52,8 @@ pub struct ForgejoRunner {
     pub token: String,
     /// Name.
     pub name: String,
+    /// Whether it is of one use.
+    pub ephemeral: bool,
     /// The job that it has.
     pub job: Option<u64>,
 }
@@ -81,22 +84,22 @@ pub struct ForgejoState {
     pub statuses: Vec<(String, String, String, String)>,
     /// The next calls are answered with this status.
     pub failing: Option<u16>,
+    /// Tasks that were assigned.
+    pub tasks: BTreeMap<u64, ForgejoTask>,
+    /// Every fetch: the runner, and its request key.
+    pub fetches: Vec<(u64, Option<String>)>,
+    /// Whether the same request key gets the same task again, as at a Forgejo; a Gitea ignores it.
+    pub honours_keys: bool,
+    /// The next fetches are done, and their answers lost.
+    pub lose_fetches: u32,
+    /// Whether runners can be registered by REST; else there is a registration token.
+    pub rest_registration: bool,
+    /// Whether the server knows runners of one use.
+    pub ephemeral: bool,
+    pub(super) registration_token: Option<String>,
+    pub(super) version: u64,
     runs: BTreeMap<u64, ForgejoRun>,
     numbers: u64,
-}
-
-/// Why the stand-in of the runner program got no job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoJob {
-    /// The account or its password is not known.
-    #[error("the registration is not known")]
-    Unknown,
-    /// The job of the handle is taken or over.
-    #[error("the job of the handle does not wait")]
-    NotWaiting,
-    /// Nothing waits for its labels.
-    #[error("no job waits")]
-    Nothing,
 }
 
 impl ForgejoState {
@@ -111,12 +114,20 @@ impl ForgejoState {
             lose_registration: false,
             statuses: Vec::new(),
             failing: None,
+            tasks: BTreeMap::new(),
+            fetches: Vec::new(),
+            honours_keys: true,
+            lose_fetches: 0,
+            rest_registration: true,
+            ephemeral: true,
+            registration_token: None,
+            version: 1,
             runs: BTreeMap::new(),
             numbers: 300,
         }
     }
 
-    fn number(&mut self) -> u64 {
+    pub(super) fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
@@ -128,6 +139,7 @@ impl ForgejoState {
         self.runs.insert(run, ForgejoRun { user: user.clone(), fork, event });
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         let handle = format!("handle-{id}-1");
+        self.version += 1;
         self.jobs
             .insert(id, ForgejoJob { id, run, attempt: 1, handle, labels, status: "waiting", runner: None });
         id
@@ -136,6 +148,7 @@ impl ForgejoState {
     /// Somebody runs a job again: it waits, under the same id and another handle.
     pub fn rerun(&mut self, id: u64) {
         if let Some(job) = self.jobs.get_mut(&id) {
+            self.version += 1;
             job.attempt += 1;
             job.handle = format!("handle-{id}-{}", job.attempt);
             (job.status, job.runner) = ("waiting", None);
@@ -152,34 +165,34 @@ impl ForgejoState {
         }
     }
 
-    /// What the runner program does: asks for one job.
-    pub fn one_job(
-        &mut self,
-        uuid: &str,
-        token: &str,
-        labels: &[String],
-        handle: Option<&str>,
-    ) -> Result<u64, NoJob> {
-        let runner =
-            self.runners.values_mut().find(|one| one.uuid == uuid && one.token == token && one.job.is_none());
-        let runner = runner.ok_or(NoJob::Unknown)?;
-        let waits = |job: &&mut ForgejoJob| {
-            job.status == "waiting" && job.labels.iter().all(|one| labels.contains(one))
-        };
+    pub(super) fn add_runner(&mut self, name: &str, ephemeral: bool) -> u64 {
+        let id = self.number();
+        let (uuid, token) = (format!("99fc4a58-a25e-4dbe-b6ea-{id:012}"), format!("{id:040x}"));
+        self.runners
+            .insert(id, ForgejoRunner { id, uuid, token, name: name.to_owned(), ephemeral, job: None });
+        id
+    }
+
+    /// Gives a runner the job of the handle if that waits, or without a handle the first one that waits for its labels.
+    pub(super) fn take(&mut self, runner: u64, handle: Option<&str>) -> Option<u64> {
+        let mut waiting = self.jobs.values_mut().filter(|job| job.status == "waiting");
         let job = match handle {
-            Some(handle) => {
-                self.jobs.values_mut().find(|job| job.handle == handle).filter(waits).ok_or(NoJob::NotWaiting)
-            }
-            None => self.jobs.values_mut().find(waits).ok_or(NoJob::Nothing),
+            Some(handle) => waiting.find(|job| job.handle == handle),
+            None => waiting.next(),
         }?;
-        (job.status, job.runner) = ("running", Some(runner.id));
-        runner.job = Some(job.id);
-        Ok(job.id)
+        (job.status, job.runner) = ("running", Some(runner));
+        let id = job.id;
+        self.runners.get_mut(&runner)?.job = Some(id);
+        self.version += 1;
+        Some(id)
     }
 
     fn serve(&mut self, request: &Request) -> Option<Reply> {
         if let Some(status) = self.failing {
             return Some(Reply::message(status, "simulated trouble"));
+        }
+        if let Some(method) = request.path.strip_prefix(SERVICE) {
+            return self.runner_service(method, request);
         }
         let told = request.authorization("bearer").or_else(|| request.authorization("token"));
         if told != Some(FORGEJO_TOKEN) {
@@ -199,15 +212,20 @@ impl ForgejoState {
                 Some(run) => Reply::json(200, &run),
                 None => Reply::message(404, "no such run"),
             },
-            ("POST", ["runners"]) => {
+            ("GET", ["runners", "registration-token"]) => {
+                let token =
+                    self.registration_token.get_or_insert_with(|| "simulated-registration".to_owned());
+                Reply::json(200, &json!({ "token": token }))
+            }
+            ("POST", ["runners"]) if self.rest_registration => {
                 let body = request.parse().ok()?;
                 let Some(name) = body.get("name").and_then(Value::as_str) else {
                     return Some(Reply::message(422, "[Name]: Required"));
                 };
-                let id = self.number();
-                let (uuid, token) = (format!("99fc4a58-a25e-4dbe-b6ea-{id:012}"), format!("{id:040x}"));
-                let answer = json!({ "id": id, "uuid": uuid, "token": token });
-                self.runners.insert(id, ForgejoRunner { id, uuid, token, name: name.to_owned(), job: None });
+                let ephemeral = body.get("ephemeral").and_then(Value::as_bool).unwrap_or(false);
+                let id = self.add_runner(name, ephemeral);
+                let runner = &self.runners[&id];
+                let answer = json!({ "id": id, "uuid": runner.uuid, "token": runner.token });
                 if std::mem::take(&mut self.lose_registration) {
                     return None;
                 }
@@ -291,7 +309,7 @@ impl ForgejoState {
 
 fn runner_json(runner: &ForgejoRunner) -> Value {
     let status = if runner.job.is_some() { "active" } else { "offline" };
-    json!({ "id": runner.id, "uuid": runner.uuid, "name": runner.name, "status": status, "ephemeral": true, "labels": [] })
+    json!({ "id": runner.id, "uuid": runner.uuid, "name": runner.name, "status": status, "ephemeral": runner.ephemeral, "labels": [] })
 }
 
 /// A *simulated* Forgejo that listens.

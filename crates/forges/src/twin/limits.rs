@@ -72,10 +72,19 @@ impl State {
         let endpoint: String = path.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
         let endpoint = format!("{} {endpoint}", request.method);
         self.charge_minute(caller, endpoint, points, self.setup.points_limit)?;
-        if request.method == "POST" && path.ends_with("/check-runs") {
-            self.charge_minute(caller, "content".to_owned(), 1, self.setup.content_limit)?;
+        let again = path.starts_with("/app/hook/deliveries/") && path.ends_with("/attempts");
+        if request.method == "POST" && (again || path.ends_with("/check-runs")) {
+            let app = self.app_of(caller);
+            self.charge_minute(&app, "content".to_owned(), 1, self.setup.content_limit)?;
         }
         Ok(())
+    }
+
+    /// The App behind a caller: what it makes as an installation and as itself counts together.
+    fn app_of(&self, caller: &str) -> String {
+        let id = caller.strip_prefix("installation:").and_then(|id| id.parse::<u64>().ok());
+        let app = id.and_then(|id| self.installations.get(&id)).map(|row| format!("app:{}", row.app));
+        app.unwrap_or_else(|| caller.to_owned())
     }
 
     fn charge_minute(&mut self, caller: &str, what: String, points: u64, limit: u64) -> Result<(), Reply> {

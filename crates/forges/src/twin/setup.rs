@@ -30,7 +30,7 @@ pub struct Setup {
     pub anonymous_limit: u64,
     /// Points per minute and endpoint before the secondary limit answers: a read is 1, a write 5 (documented: 900).
     pub points_limit: u64,
-    /// Check runs made per minute before the secondary limit answers (documented: 80).
+    /// Check runs made, and deliveries sent again, per minute and App before the secondary limit answers (documented: 80).
     pub content_limit: u64,
     /// Runners per group (documented: 10,000).
     pub group_limit: usize,

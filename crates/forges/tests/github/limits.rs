@@ -127,3 +127,39 @@ async fn trouble_at_github_is_told_as_trouble_and_not_as_a_limit() {
     world.clock_forward(minutes(1));
     github.runner(&org(), 1).await.unwrap();
 }
+
+/// Several Apps multiply what may be called (TF-AWS `appIndex`): each call goes out through the one that has most left, a limit of
+/// one is no limit while another has calls, and polls are slow only when every one is short.
+#[tokio::test]
+async fn calls_go_through_the_app_that_has_most_left_and_polls_slow_down_only_when_every_app_is_short() {
+    let world = World::new().await;
+    let second = world.second_app();
+    let github = world.client_of(&[world.app, second]);
+    let first = format!("installation:{}", world.installation);
+    let other = format!("installation:{}", world.installation + 1);
+    // Each is met once, then both are known.
+    for _ in 0..2 {
+        github.runner(&org(), 1).await.unwrap();
+    }
+    world.twin.with(|state| state.use_up(&first, "core", 1000));
+    for _ in 0..2 {
+        github.runner(&org(), 1).await.unwrap();
+    }
+    assert_eq!(github.pace(&org()), Advice::Go, "the second has nearly all of its hour");
+    world.twin.with(|state| state.use_up(&other, "core", 600));
+    for _ in 0..2 {
+        github.runner(&org(), 1).await.unwrap();
+    }
+    assert_eq!(github.pace(&org()), Advice::Slow(3), "now both are short");
+    world.twin.with(|state| state.use_up(&other, "core", 0));
+    for _ in 0..50 {
+        github.runner(&org(), 1).await.unwrap();
+    }
+    world.twin.with(|state| state.use_up(&first, "core", 0));
+    let error = loop {
+        if let Err(error) = github.runner(&org(), 1).await {
+            break error;
+        }
+    };
+    assert_eq!(limited(&error).0, &Limit::Hourly(Bucket::Core), "{}", words(&error));
+}

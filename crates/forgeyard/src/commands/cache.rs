@@ -13,6 +13,7 @@ use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::budget::{Report, Verdict};
 use forgeyard_cache::helper::{self, settings::Settings};
 use forgeyard_cache::identity::Minter;
+use forgeyard_cache::readers::Reading;
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
 use forgeyard_cache::service::{self, Options, Running};
 use forgeyard_cache::signature::with_keys;
@@ -22,6 +23,7 @@ use forgeyard_cache::tier::TierStat;
 use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_control::clock::Clock;
 use forgeyard_model::Secret;
+use forgeyard_model::config::RepositoryConfig;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +33,8 @@ use std::time::Duration;
 
 /// Where the cache listens when nothing else is said.
 pub const ADDRESS: &str = "127.0.0.1:8420";
-const KEY: &str = "farm";
+/// Id of the key that signs tokens.
+pub const KEY: &str = "farm";
 
 /// Folder and configuration.
 #[derive(Args, Clone)]
@@ -85,6 +88,9 @@ pub enum CacheCommand {
     /// Serve as the storage helper of ccache 4.13 and later. ccache starts it by itself, through a link called
     /// ccache-storage-forgeyard to this program, and says in CRSH_* variables what to do.
     Crsh,
+    /// Run a command with the cache: sccache, ccache, Bazel, Nix and GitHub's clients find it in their environment. A
+    /// cache that is gone, hangs or fails is an empty one, so the command does not suffer from it.
+    Relay(super::relay::RelayArgs),
     /// Show what the scopes hold and how they are hit.
     Stat(AdminArgs),
     /// Look whether a scope is hit as often as its budget asks for. Ends with 1 and the cause when it is not.
@@ -105,6 +111,20 @@ pub enum CacheCommand {
     Rm {
         /// The scope.
         scope: String,
+        /// Only those whose key begins so.
+        #[arg(long, default_value = "")]
+        prefix: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Show who read the entries of a writer or a scope: the builds to look at when they were poisoned.
+    WhoRead {
+        /// Principal or run that wrote them, as `forgeyard cache ls` shows it.
+        #[arg(long, required_unless_present = "scope")]
+        writer: Option<String>,
+        /// The scope that they are in; all when left out.
+        #[arg(long)]
+        scope: Option<String>,
         /// Only those whose key begins so.
         #[arg(long, default_value = "")]
         prefix: String,
@@ -153,7 +173,7 @@ fn folder(data: &Path) -> PathBuf {
 }
 
 /// The key that signs tokens; made at the first start.
-fn signing_key(data: &Path) -> Result<SigningKey> {
+pub fn signing_key(data: &Path) -> Result<SigningKey> {
     let path = folder(data).join("token.key");
     if !path.exists() {
         fs_err::create_dir_all(folder(data))?;
@@ -171,21 +191,30 @@ fn signing_key(data: &Path) -> Result<SigningKey> {
     Ok(SigningKey::from_bytes(&seed))
 }
 
-/// Changes the authority's file as a whole.
-fn change_authority(data: &Path, change: impl FnOnce(&mut Snapshot)) -> Result<PathBuf> {
+/// Changes the authority's file as a whole, where the change says that there is one. Others who change it wait meanwhile.
+pub fn change_authority(
+    data: &Path,
+    change: impl FnOnce(&mut Snapshot) -> Result<bool>,
+) -> Result<(PathBuf, Snapshot)> {
+    fs_err::create_dir_all(folder(data))?;
     let path = folder(data).join("authority.json");
-    let mut snapshot: Snapshot = match fs_err::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
+    let guard = std::fs::File::create(path.with_extension("lock"))?;
+    guard.lock()?;
+    let known = fs_err::read(&path);
+    let mut snapshot: Snapshot = match &known {
+        Ok(bytes) => serde_json::from_slice(bytes)
             .with_context(|| Wrong::new(format!("{} cannot be read", path.display())))?,
         Err(_) => Snapshot::default(),
     };
-    change(&mut snapshot);
-    forgeyard_cache::authority::Authority::new(snapshot.clone())
+    if !change(&mut snapshot)? && known.is_ok() {
+        return Ok((path, snapshot));
+    }
+    Authority::new(snapshot.clone())
         .map_err(|error| Wrong::new(error.to_string()).fix("correct [cache] in the configuration"))?;
     let beside = path.with_extension("json.new");
     fs_err::write(&beside, serde_json::to_vec_pretty(&snapshot)?)?;
     fs_err::rename(&beside, &path)?;
-    Ok(path)
+    Ok((path, snapshot))
 }
 
 /// The scopes as configured, with files that are found from anywhere.
@@ -218,14 +247,15 @@ fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
 }
 
 /// Starts the cache as configured. Blocks while the index is read.
-pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
+pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig]) -> Result<Running> {
     let key = signing_key(data)?;
     let public = forgeyard_cache::authority::public_text(&key.verifying_key());
-    let scopes = scopes(config)?;
-    let authority = change_authority(data, |snapshot| {
+    let scopes = crate::caching::rules(scopes(config)?, config, repositories)?;
+    let (authority, _) = change_authority(data, |snapshot| {
         snapshot.keys.insert(KEY.to_owned(), public);
         snapshot.scopes = scopes;
         snapshot.issuers = config.issuers.clone();
+        Ok(true)
     })?;
     let listen = match config.listen {
         Some(listen) => listen,
@@ -256,7 +286,7 @@ pub fn start(data: &Path, config: &CacheConfig) -> Result<Running> {
     Ok(running)
 }
 
-fn claims(
+pub(crate) fn claims(
     data: &Path,
     scope: &str,
     name: &str,
@@ -282,7 +312,8 @@ fn claims(
     Ok((claims, signing_key(data)?))
 }
 
-struct Admin {
+/// The cache, asked with a token of access `admin`.
+pub(crate) struct Admin {
     url: String,
     token: Secret,
     client: reqwest::Client,
@@ -299,17 +330,24 @@ impl AdminArgs {
                 token::mint(&claims, &key)?
             }
         };
-        let url = format!("{}/-/admin", self.cache.trim_end_matches('/'));
-        Ok(Admin {
-            url,
-            token,
-            client: forgeyard_api::client::http::build(&forgeyard_api::client::HttpOptions::default())?,
-        })
+        Admin::new(&self.cache, token)
     }
 }
 
 impl Admin {
-    async fn ask(&self, method: reqwest::Method, path: &str, query: &[(&str, &str)]) -> Result<String> {
+    /// Of the cache at this address.
+    pub(crate) fn new(cache: &str, token: Secret) -> Result<Self> {
+        let client = forgeyard_api::client::http::build(&forgeyard_api::client::HttpOptions::default())?;
+        Ok(Self { url: format!("{}/-/admin", cache.trim_end_matches('/')), token, client })
+    }
+
+    /// The text of an answer.
+    pub(crate) async fn ask(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<String> {
         let pairs: Vec<String> =
             query.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
         let url = format!("{}/{path}?{}", self.url, pairs.join("&"));
@@ -401,15 +439,34 @@ fn tier_line(tier: &TierStat) -> String {
     )
 }
 
+fn readings_table(readings: &Vec<Reading>) -> String {
+    let row = |reading: &Reading| {
+        let principal = match reading.reader.principal.as_str() {
+            "" => "(no token)",
+            principal => principal,
+        };
+        vec![
+            principal.to_owned(),
+            reading.reader.run.clone().unwrap_or_default(),
+            reading.entries.to_string(),
+            reading.reads.to_string(),
+            reading.first.to_string(),
+            reading.last.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = readings.iter().map(row).collect();
+    table_or("nobody read them", &["reader", "run", "entries", "reads", "first", "last"], &rows)
+}
+
 /// Runs a command.
 pub async fn run(command: CacheCommand) -> Result<ExitCode> {
     match command {
         CacheCommand::Run(place) => {
             crate::farm::logging("info");
             let file = FileConfig::read(place.config.as_deref())?;
-            let config = file.cache.unwrap_or_default();
+            let (config, repositories) = (file.cache.unwrap_or_default(), file.repositories);
             let data = crate::farm::folder(&place.data)?;
-            let running = tokio::task::spawn_blocking(move || start(&data, &config)).await??;
+            let running = tokio::task::spawn_blocking(move || start(&data, &config, &repositories)).await??;
             crate::farm::wait_for_signal().await;
             tokio::task::spawn_blocking(move || running.stop()).await??;
             Ok(ExitCode::SUCCESS)
@@ -431,7 +488,9 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
                 if all {
                     snapshot.epoch += 1;
                     snapshot.revoked.clear();
+                    snapshot.ends.clear();
                 }
+                Ok(true)
             })?;
             Ok(ExitCode::SUCCESS)
         }
@@ -446,6 +505,7 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             helper::run(settings).await?;
             Ok(ExitCode::SUCCESS)
         }
+        CacheCommand::Relay(args) => super::relay::run(args).await,
         CacheCommand::Stat(args) => {
             let stat: Stat =
                 serde_json::from_str(&args.admin()?.ask(reqwest::Method::GET, "stat", &[]).await?)?;
@@ -481,6 +541,14 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
         }
         CacheCommand::Rm { scope, prefix, admin } => {
             admin.admin()?.remove(admin.json, &[("scope", &scope), ("prefix", &prefix)]).await
+        }
+        CacheCommand::WhoRead { writer, scope, prefix, admin } => {
+            let mut query = vec![("prefix", prefix.as_str())];
+            query.extend(writer.as_deref().map(|writer| ("writer", writer)));
+            query.extend(scope.as_deref().map(|scope| ("scope", scope)));
+            let text = admin.admin()?.ask(reqwest::Method::GET, "readers", &query).await?;
+            let readings: Vec<Reading> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+            output::show(admin.json, &readings, readings_table)
         }
         CacheCommand::Purge { writer, admin } => {
             admin.admin()?.remove(admin.json, &[("writer", &writer)]).await

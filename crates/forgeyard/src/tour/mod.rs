@@ -178,6 +178,7 @@ impl Tour {
         }
         let farm = farm::start(
             FarmOptions {
+                cache: None,
                 rules: None,
                 data: data.to_owned(),
                 listen,
@@ -189,6 +190,7 @@ impl Tour {
                 forges: Default::default(),
                 webhook_secret: Some(secret.clone()),
                 artifact_limit: 4 << 30,
+                caching: None,
                 simulated_beside_real: false,
                 whole: true,
             },

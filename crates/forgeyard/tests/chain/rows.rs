@@ -32,7 +32,7 @@ impl Rows {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let snapshot = runtime.block_on(async {
             let store = forgeyard_db::open("sqlite:", data).await.unwrap();
-            let snapshot = store.load(Timestamp::from_micros(0)).await.unwrap();
+            let snapshot = store.load(forgeyard_db::Keep::since(Timestamp::from_micros(0))).await.unwrap();
             store.close().await;
             snapshot
         });

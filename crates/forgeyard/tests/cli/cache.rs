@@ -1,6 +1,6 @@
 //! The build cache by the program: keys for Nix, and a real ccache that starts the program as its storage helper.
 
-use crate::rig::{alone, program};
+use crate::rig::{Farm, alone, program};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -151,4 +151,50 @@ fn stop_helpers(folder: &Path) -> usize {
         }
     }
     stopped
+}
+
+/// The farm's page asks the cache that runs beside it, by its own token, and says so when there is none.
+#[test]
+fn farm_shows_the_cache_beside_it_and_says_when_it_is_away() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let farm = Farm::with(&format!("[cache]\nlisten = \"{address}\"\n\n[[cache.scopes]]\npath = \"main\"\n"));
+    let config = farm.folder.path().join("forgeyard.toml").display().to_string();
+    let data = farm.folder.path().join("data").display().to_string();
+    let look = || {
+        let token = fs_err::read_to_string(farm.folder.path().join("data/admin.token")).unwrap();
+        let said = Command::new("curl")
+            .args([
+                "-s",
+                "-H",
+                &format!("Authorization: Bearer {}", token.trim()),
+                &format!("{}/api/v1/cache", farm.url),
+            ])
+            .output()
+            .unwrap();
+        serde_json::from_slice::<serde_json::Value>(&said.stdout).unwrap()
+    };
+    assert_eq!(look()["code"], "cache.no_answer");
+    let cache = Cache::start(&data, &config);
+    let token = alone(&["cache", "token", "main", "--run", "7", "--data", &data]).ends(0).out;
+    let put = Command::new("curl")
+        .args([
+            "-s",
+            "-f",
+            "-X",
+            "PUT",
+            "-d",
+            "bytes",
+            "-H",
+            &format!("Authorization: Bearer {}", token.trim()),
+        ])
+        .arg(format!("http://{}/main/-/kv/x", cache.address))
+        .status();
+    assert!(put.unwrap().success());
+    let view = look();
+    assert_eq!((&view["entries"], &view["scopes"][0]["scope"]), (&1.into(), &"main".into()), "{view}");
+    let url = format!("http://{}", cache.address);
+    let said = alone(&["cache", "who-read", "--writer", "7", "--cache", &url, "--data", &data]).ends(0);
+    assert!(said.out.contains("nobody read them"), "{}", said.out);
 }

@@ -67,9 +67,14 @@ pub struct Farm {
 
 impl Farm {
     pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// A farm with more in its configuration.
+    pub fn with(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("forgeyard.toml");
-        fs_err::write(&config, "farm = \"cli\"\nlisten = \"127.0.0.1:0\"\n").unwrap();
+        fs_err::write(&config, format!("farm = \"cli\"\nlisten = \"127.0.0.1:0\"\n{more}")).unwrap();
         let data = folder.path().join("data");
         let mut process = program(&[
             "serve",

@@ -57,7 +57,12 @@ pub(crate) enum By {
     Webhook,
     /// A scale set; no webhook has an address.
     ScaleSet,
+    /// Signed webhooks, in a farm with a build cache that works for forks as well. Its jobs compile something first.
+    Cached,
 }
+
+/// Folder of the clients of the cache, where machines may see it.
+pub(crate) const CLIENTS: &str = "/opt/forgeyard/clients";
 
 /// Everything of one test.
 pub(crate) struct Door {
@@ -68,6 +73,12 @@ pub(crate) struct Door {
     pub(crate) repository: u64,
     /// A repository of the same organisation that no grant names.
     pub(crate) other: u64,
+    /// Somebody else, with a fork.
+    pub(crate) stranger: Person,
+    /// The fork.
+    pub(crate) fork: u64,
+    /// Where the cache is, when there is one.
+    pub(crate) cache: String,
     pub(crate) client: Client,
     pub(crate) witness: Witness,
     pub(crate) place: Place,
@@ -87,6 +98,8 @@ impl Door {
         let app = state.add_app(org, "forgeyard", None, Secret::new(WEBHOOK_SECRET));
         state.install(app, org, None);
         let person = state.add_user("ada");
+        let stranger = state.add_user("eve");
+        let fork = state.add_repository("eve/solver");
         let mut twin = Twin::start_with(state).await.unwrap();
         twin.run_freely(1);
 
@@ -94,11 +107,12 @@ impl Door {
         std::fs::create_dir_all(&place.data).unwrap();
         // Where images may show it: not below `/tmp` or `/var/tmp`, which are the machine's own.
         let shown = tempfile::Builder::new().prefix("forgeyard-test-").tempdir_in("/var/lib").unwrap();
-        put_program(shown.path(), program, witness.port());
+        put_program(shown.path(), program, witness.port(), by);
         // A port that was free a moment ago; the farm names its own address in its configuration.
         let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let url = format!("http://{listen}");
-        if by == By::Webhook {
+        let cache = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        if by != By::ScaleSet {
             twin.with(|state| {
                 let hook = state.app(app).unwrap().hook;
                 state.hook_mut(hook).unwrap().url = Some(format!("{url}/webhooks/github"));
@@ -111,6 +125,8 @@ impl Door {
             repository,
             other,
             person: &person,
+            stranger: &stranger,
+            cache: &cache,
             shown: shown.path(),
         };
         let config = files.write(by, &listen.to_string());
@@ -123,8 +139,22 @@ impl Door {
         }
         let secret = Secret::new(std::fs::read_to_string(&token).unwrap().trim());
         let client = Client::new(&url, Some(secret), &HttpOptions::default()).unwrap();
-        let door =
-            Self { twin, person, repository, other, client, witness, place, life, _shown: shown, url, begun };
+        let door = Self {
+            twin,
+            person,
+            repository,
+            other,
+            stranger,
+            fork,
+            cache,
+            client,
+            witness,
+            place,
+            life,
+            _shown: shown,
+            url,
+            begun,
+        };
         // What is asked at the start is none of what a job costs.
         let polls = |state: &mut State| {
             state.calls().filter(|call| call.request.path.ends_with("/actions/runs")).count()
@@ -205,7 +235,39 @@ impl Door {
         traces::of(Path::new("/no folder of data"), &BTreeSet::from([machine.to_string()]))
     }
 
-    fn folder(&self, machine: RunnerId) -> PathBuf {
+    /// Starts a run of one job by a pull request of the fork, and says its number and the job.
+    pub(crate) fn pull(&self) -> (u64, u64) {
+        self.twin.with(|state| {
+            let sha = "f".repeat(40);
+            let number = state.open_pull(self.repository, self.fork, "fix", &sha, &self.stranger);
+            let mut run =
+                RunSpec::push(self.repository, &self.stranger, vec![JobSpec::new("build", &LABELS)]);
+            run.event = "pull_request".to_owned();
+            (run.head_branch, run.head_sha) = ("fix".to_owned(), sha);
+            (run.head_repository, run.pull) = (self.fork, Some(number));
+            let run = state.start_run(run);
+            (number, state.current_jobs(run)[0].id)
+        })
+    }
+
+    /// What the farm tells the agent of an attempt about the cache.
+    pub(crate) async fn cache_access(&self, attempt: &str, session: &str) -> serde_json::Value {
+        let url = format!("{}/agent/v1/attempts/{attempt}/cache", self.url);
+        let answer = reqwest::Client::new().get(url).bearer_auth(session).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.status());
+        answer.json().await.unwrap()
+    }
+
+    /// What the program says of the cache.
+    pub(crate) fn cache(&self, arguments: &[&str]) -> String {
+        let mut command = std::process::Command::new(PROGRAM);
+        command.arg("cache").args(arguments).args(["--cache", &format!("http://{}", self.cache), "--data"]);
+        let output = command.arg(&self.place.data).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn folder(&self, machine: RunnerId) -> PathBuf {
         self.place.data.join("site/sandbox/runners").join(machine.to_string())
     }
 
@@ -278,14 +340,15 @@ fn now() -> Timestamp {
 
 /// Puts the runner program where the image of the machines shows it. A job's one step leaves a marker, calls the witness
 /// and waits for its answer.
-fn put_program(folder: &Path, program: &Path, witness: u16) {
+fn put_program(folder: &Path, program: &Path, witness: u16, by: By) {
     std::fs::copy(program, folder.join("simulated_runner")).unwrap();
     let here = folder.display();
     let start = format!(
         "#!/bin/sh\nexport SIMULATED_RUNNER_STEPS='/bin/bash {here}/steps.sh'\nexec {here}/simulated_runner\n"
     );
+    let compile = if by == By::Cached { include_str!("compile.sh") } else { "" };
     let steps = format!(
-        "set -e\necho \"step of $GITHUB_REPOSITORY\"\ntouch /work/marker\nexec 3<>/dev/tcp/127.0.0.1/{witness}\n\
+        "set -e\n{compile}\necho \"step of $GITHUB_REPOSITORY\"\ntouch /work/marker\nexec 3<>/dev/tcp/127.0.0.1/{witness}\n\
          echo \"$GITHUB_REPOSITORY\" >&3\nread -r answer <&3\necho \"the witness says $answer\"\n"
     );
     std::fs::write(folder.join("run.sh"), start).unwrap();
@@ -303,6 +366,8 @@ struct Files<'d> {
     repository: u64,
     other: u64,
     person: &'d Person,
+    stranger: &'d Person,
+    cache: &'d str,
     shown: &'d Path,
 }
 
@@ -312,10 +377,16 @@ impl Files<'_> {
         let at = |name: &str| self.place.data.with_file_name(name);
         std::fs::write(at("app.pem"), APP_KEY).unwrap();
         std::fs::write(at("webhook.secret"), WEBHOOK_SECRET).unwrap();
-        let (repository, person) = (self.repository, self.person.id);
+        let (repository, person, stranger) = (self.repository, self.person.id, self.stranger.id);
+        let who = match by {
+            By::Cached => format!(
+                "events = [\"push\", \"fork-pull-request\"]\nisolation = \"shared-kernel\"\nusers = [{person}, {stranger}]\n"
+            ),
+            _ => format!("events = [\"push\"]\nusers = [{person}]\n"),
+        };
         let access = format!(
             "[[grants]]\nid = \"solver\"\nrepository = {{ id = {repository}, name = \"lab/solver\" }}\n\
-             resources = [\"runners\"]\nevents = [\"push\"]\nusers = [{person}]\n"
+             resources = [\"runners\"]\n{who}"
         );
         std::fs::write(at("access.toml"), access).unwrap();
         let mut text = format!("listen = \"{listen}\"\naccess = \"{}\"\n\n", at("access.toml").display());
@@ -329,13 +400,17 @@ impl Files<'_> {
         let (shown, labels) = (
             self.shown.display(),
             match by {
-                By::Webhook => LABELS.map(|label| format!("\"{label}\"")).join(", "),
+                By::Webhook | By::Cached => LABELS.map(|label| format!("\"{label}\"")).join(", "),
                 By::ScaleSet => format!("\"{SET}\""),
             },
         );
+        let clients = match by == By::Cached && Path::new(CLIENTS).is_dir() {
+            true => format!(", \"{CLIENTS}\""),
+            false => String::new(),
+        };
         let _ = writeln!(
             text,
-            "[[images]]\nname = \"host\"\nroot = \"host\"\nallow = [\"{shown}\"]\n\n\
+            "[[images]]\nname = \"host\"\nroot = \"host\"\nallow = [\"{shown}\"{clients}]\n\n\
              [[flavors]]\nname = \"runner\"\ncpu-millis = 1000\nmemory-mib = 512\ndisk-mib = 1024\n\
              time-limit-seconds = 600\nnetwork = true\ngpu = {{ count = 1 }}\n\n\
              [use-flavors]\nplan = \"runner\"\nbuild = \"runner\"\ntest = \"runner\"\ngpu-test = \"runner\"\n\n\
@@ -353,12 +428,15 @@ impl Files<'_> {
             at("app.pem").display()
         );
         match by {
-            By::Webhook => {
+            By::Webhook | By::Cached => {
                 writeln!(text, "webhook-secret-file = \"{}\"", at("webhook.secret").display()).unwrap()
             }
             By::ScaleSet => {
                 writeln!(text, "\n[[forges.scale-sets]]\nat = \"lab\"\nname = \"{SET}\"").unwrap()
             }
+        }
+        if by == By::Cached {
+            let _ = writeln!(text, "\n[cache]\nlisten = \"{}\"", self.cache);
         }
         std::fs::write(at("forgeyard.toml"), text).unwrap();
         at("forgeyard.toml")

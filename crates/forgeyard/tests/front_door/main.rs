@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that fails")]
 
+mod cached;
 #[path = "../chain/mod.rs"]
 mod chain;
 mod door;

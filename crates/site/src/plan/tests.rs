@@ -6,7 +6,7 @@ use forgeyard_model::site::ReleasingLease;
 use forgeyard_model::{AttemptId, Id as _};
 use proptest::prelude::*;
 
-fn runner(n: u8) -> RunnerId {
+pub(super) fn runner(n: u8) -> RunnerId {
     RunnerId::from_bits(n.into())
 }
 
@@ -14,7 +14,7 @@ fn lease(n: u8) -> LeaseId {
     LeaseId::from_bits(n.into())
 }
 
-fn provider(n: u8) -> ProviderName {
+pub(super) fn provider(n: u8) -> ProviderName {
     ["sandbox", "qemu"][usize::from(n)].parse().unwrap()
 }
 
@@ -26,7 +26,7 @@ fn ids(devices: &[u8]) -> Vec<(DeviceId, String)> {
     devices.iter().map(|n| (DeviceId::from_bits((*n).into()), key(*n))).collect()
 }
 
-fn facts(n: u8) -> DeviceFacts {
+pub(super) fn facts(n: u8) -> DeviceFacts {
     DeviceFacts {
         key: key(n),
         kind: DeviceKind::OpenclCpu,
@@ -36,13 +36,14 @@ fn facts(n: u8) -> DeviceFacts {
         memory_mib: 1,
         compute_capability: 0,
         iommu_group: None,
+        moves_with: Vec::new(),
         numa_node: None,
         nodes: Vec::new(),
     }
 }
 
 /// Runner `n` with lease `n`, where it has devices.
-fn wanted(n: u8, of: u8, devices: &[u8]) -> DesiredRunner {
+pub(super) fn wanted(n: u8, of: u8, devices: &[u8]) -> DesiredRunner {
     DesiredRunner {
         runner: runner(n),
         provider: provider(of),
@@ -71,20 +72,22 @@ fn releasing(n: u8, devices: &[u8]) -> ReleasingLease {
 }
 
 #[derive(Debug, Clone)]
-struct World {
-    desired: DesiredSet,
+pub(super) struct World {
+    pub(super) desired: DesiredSet,
     observed: Observed,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     waiting: Waiting,
+    pub(super) devices: Vec<DeviceFacts>,
 }
 
 impl World {
-    fn new(runners: Vec<DesiredRunner>) -> Self {
+    pub(super) fn new(runners: Vec<DesiredRunner>) -> Self {
         Self {
             desired: DesiredSet { epoch: 1, generation: 1, runners, releasing: Vec::new() },
             observed: Observed::default(),
             ledger: Ledger::default(),
             waiting: Waiting::default(),
+            devices: Vec::new(),
         }
     }
 
@@ -108,7 +111,7 @@ impl World {
         self
     }
 
-    fn plan(&self) -> Vec<Action> {
+    pub(super) fn plan(&self) -> Vec<Action> {
         let released = self
             .ledger
             .leases
@@ -119,6 +122,8 @@ impl World {
             observed: &self.observed,
             ledger: &self.ledger,
             providers: &BTreeSet::from([provider(0), provider(1)]),
+            handing: &BTreeSet::from([provider(1)]),
+            devices: &self.devices,
             waiting: &self.waiting,
             told: &released.map(|(lease, _)| *lease).collect(),
         })
@@ -141,7 +146,7 @@ impl World {
     }
 
     /// What happens when an action succeeds.
-    fn apply(&mut self, action: &Action) {
+    pub(super) fn apply(&mut self, action: &Action) {
         match action {
             Action::Create { runner } | Action::Adopt { runner } => {
                 self.observed

@@ -59,6 +59,7 @@ fn row(line: &str) -> Result<DeviceFacts, &'static str> {
         memory_mib: memory.parse().map_err(|_| "no memory size")?,
         compute_capability: tenths(capability).unwrap_or(0),
         iommu_group: None,
+        moves_with: Vec::new(),
         numa_node: None,
         nodes: Vec::new(),
     })

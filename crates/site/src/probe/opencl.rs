@@ -70,6 +70,7 @@ pub fn parse(text: &str) -> Result<Vec<DeviceFacts>, serde_json::Error> {
                 memory_mib: device.memory >> 20,
                 compute_capability: 0,
                 iommu_group: None,
+                moves_with: Vec::new(),
                 numa_node: None,
                 nodes: Vec::new(),
             });

@@ -237,6 +237,7 @@ fn device(index: u32) -> DeviceFacts {
         memory_mib: 1024,
         compute_capability: 0,
         iommu_group: None,
+        moves_with: Vec::new(),
         numa_node: None,
         nodes: Vec::new(),
     }

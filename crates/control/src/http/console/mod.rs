@@ -8,6 +8,7 @@
 //!   caller can read: a page for browsers, [`ApiError`](forgeyard_api::ApiError) as JSON for everybody else.
 
 mod actions;
+mod cache;
 mod dress;
 mod form;
 mod job;
@@ -63,6 +64,9 @@ pub fn routes() -> Routes {
         .route("/environments", get(pages::environments))
         .route("/environments/{id}", get(pages::environment))
         .route("/pools", get(pages::pools))
+        .route("/cache", get(cache::whole))
+        .route("/cache/scope", get(cache::scope))
+        .route("/cache/remove", form(post(cache::remove)))
         .route("/access", get(pages::access))
         .route("/deliveries", get(pages::deliveries))
         .route("/audit", get(pages::audit))

@@ -4,7 +4,7 @@ use super::desk::*;
 use forgeyard_model::demand::{ScaleSetRequest, Source};
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::forge::WorkflowJob;
-use forgeyard_model::input::Input;
+use forgeyard_model::input::{Input, Reply};
 use forgeyard_model::runner::{ObservedRunner, ObservedState};
 use forgeyard_model::site::SiteReport;
 use forgeyard_model::{Explanation, deadline};
@@ -408,4 +408,46 @@ fn a_runner_is_forgotten_where_it_was_registered_although_a_scale_set_told_of_it
         _ => None,
     });
     assert_eq!(asked, Some((None, Some(5))));
+}
+
+/// Report 47: a forge that gives a lost task no second time calls the job running, and nobody has it.
+#[test]
+fn a_task_that_was_lost_on_its_way_is_found_by_a_program_that_does_nothing_and_is_told_gitea_fetch_task() {
+    let mut desk = Desk::new();
+    desk.launched(JOB);
+    let attempt = desk.registered(JOB, 5);
+    desk.in_progress(JOB, attempt);
+    let fence = desk.farm.attempts[&attempt].fence;
+    let quiet = |desk: &mut Desk, seconds| desk.give(Input::RunnerQuiet { attempt, fence, seconds });
+    // Either voice alone says nothing.
+    desk.pass(100);
+    assert_eq!(quiet(&mut desk, 100), Reply::Unchanged);
+    desk.pass(100);
+    assert_eq!(quiet(&mut desk, 20), Reply::Unchanged, "something ran a moment ago");
+    assert!(desk.farm.attempts[&attempt].state.live());
+    assert_eq!(quiet(&mut desk, 200), Reply::Done);
+    let verdict = desk.farm.attempts[&attempt].verdict.clone().unwrap();
+    assert_eq!(verdict.class.as_deref(), Some("runner.task_lost"));
+    assert!(verdict.cause.contains("never given it") && verdict.fix.is_some(), "{verdict:?}");
+    // Its forge is asked to forget it, and the machine stands until then; nothing is launched for a job that it calls running.
+    assert!(desk.outbox().iter().any(|(_, effect)| matches!(effect, Effect::Deregister { .. })));
+    assert_eq!((desk.state(JOB), desk.launches()), ("running", 1));
+    // The forge gives up by itself; then the job is to be run again, and whether the forge can do that is told.
+    desk.completed(JOB, "failure");
+    assert!(desk.demand(JOB).repeat.is_some());
+}
+
+#[test]
+fn a_runner_that_waits_for_its_job_or_said_what_it_took_has_lost_nothing() {
+    let mut desk = Desk::new();
+    desk.launched(JOB);
+    let attempt = desk.registered(JOB, 5);
+    let fence = desk.farm.attempts[&attempt].fence;
+    let quiet = |desk: &mut Desk| desk.give(Input::RunnerQuiet { attempt, fence, seconds: 4000 });
+    desk.pass(200);
+    assert_eq!(quiet(&mut desk), Reply::Unchanged, "the forge does not say that it has a job");
+    desk.hook(attempt, taken(REPOSITORY, RUN, MAINTAINER));
+    desk.in_progress(JOB, attempt);
+    desk.pass(200);
+    assert_eq!(quiet(&mut desk), Reply::Unchanged, "a job that sleeps");
 }

@@ -4,6 +4,7 @@ mod backfill;
 mod budgets;
 mod caps;
 mod fair;
+mod groups;
 mod order;
 mod predict;
 mod yard;

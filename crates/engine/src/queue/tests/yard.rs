@@ -59,6 +59,8 @@ pub(super) struct Yard {
     pub(super) config: FarmConfig,
     pub(super) now: Timestamp,
     pub(super) usage: Vec<UsageFact>,
+    /// IOMMU groups of the devices, where they are to have some: then they are real GPUs for the engine, still *simulated*.
+    groups: Vec<u32>,
     site: SiteId,
     devices: u32,
     seq: u64,
@@ -135,12 +137,22 @@ const LIMITS: [Limit; 6] =
 impl Yard {
     /// A yard with so many devices.
     pub(super) fn new(config: FarmConfig, devices: u32) -> Self {
+        Self::with(config, devices, Vec::new())
+    }
+
+    /// A yard with a GPU for each of these IOMMU groups.
+    pub(super) fn grouped(config: FarmConfig, groups: Vec<u32>) -> Self {
+        Self::with(config, u32::try_from(groups.len()).unwrap(), groups)
+    }
+
+    fn with(config: FarmConfig, devices: u32, groups: Vec<u32>) -> Self {
         let mut yard = Self {
             farm: Farm::default(),
             config,
             // 2023-11-14, in the middle of a month.
             now: Timestamp::from_micros(1_700_000_000_000_000),
             usage: Vec::new(),
+            groups,
             site: SiteId::from_bits(0),
             devices,
             seq: 0,
@@ -301,14 +313,18 @@ impl Yard {
         });
         let leases = leases.collect();
         let devices = (0..self.devices).map(|number| DeviceFacts {
-            key: format!("simulated:{number}"),
-            kind: DeviceKind::OpenclCpu,
+            key: match self.groups.is_empty() {
+                true => format!("simulated:{number}"),
+                false => format!("pci:0000:{number:02x}:00.0"),
+            },
+            kind: if self.groups.is_empty() { DeviceKind::OpenclCpu } else { DeviceKind::Nvidia },
             model: "simulated".to_owned(),
             uuid: None,
             driver: "none".to_owned(),
             memory_mib: 1024,
             compute_capability: 0,
-            iommu_group: None,
+            iommu_group: self.groups.get(number as usize).copied(),
+            moves_with: Vec::new(),
             numa_node: None,
             nodes: Vec::new(),
         });

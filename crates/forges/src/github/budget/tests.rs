@@ -193,6 +193,38 @@ fn created_things_are_limited_per_minute_and_per_hour() {
 }
 
 #[test]
+fn background_work_does_not_slow_down_while_the_hour_goes_faster_than_its_calls() {
+    let mut budget = Budget::new(Pace::GITHUB);
+    budget.sent(at(1800), &call(Urgency::Now));
+    // Four tenths are left, and half an hour.
+    budget.heard(at(1800), &call(Urgency::Now), 200, &left(2000, 5000, 3600));
+    assert_eq!(budget.ask(at(1801), &call(Urgency::Background)), Advice::Slow(3));
+    // And the same with twenty minutes.
+    assert_eq!(budget.ask(at(2401), &call(Urgency::Background)), Advice::Go);
+}
+
+#[test]
+fn deliveries_keep_the_minute_and_come_before_what_people_read() {
+    let content = Spending { cost: Cost::Content, route: "checks", ..call(Urgency::Now) };
+    let again = Spending { cost: Cost::Delivery, route: "redeliver", ..call(Urgency::Background) };
+    let mut budget = Budget::new(Pace::GITHUB);
+    let mut send = |budget: &mut Budget, what: &Spending, second| {
+        let mut sent = 0;
+        while budget.ask(at(second), what) == Advice::Go {
+            budget.sent(at(second), what);
+            budget.lost(what);
+            sent += 1;
+        }
+        sent
+    };
+    assert_eq!(send(&mut budget, &content, 0), 72, "nobody waits for the minute");
+    assert_eq!(send(&mut budget, &again, 10), 0, "both together stay below the limit");
+    assert_eq!(send(&mut budget, &content, 60), 18, "while deliveries wait, a quarter is for others");
+    assert_eq!(send(&mut budget, &again, 60), 54);
+    assert_eq!(send(&mut budget, &content, 60 + 121), 72, "until none has waited for two minutes");
+}
+
+#[test]
 fn calls_in_flight_count_and_late_answers_do_not_raise_what_is_left() {
     let mut budget = Budget::new(Pace::GITHUB);
     let urgent = call(Urgency::Now);

@@ -173,6 +173,24 @@ fn too_many_writes_in_a_minute_meet_the_secondary_limit() {
 }
 
 #[test]
+fn deliveries_that_are_sent_again_count_as_made_with_check_runs() {
+    let mut world = World::new();
+    let now = world.state.now().as_micros() / 1_000_000;
+    let jwt = sign_jwt(&json!({ "iss": world.app, "iat": now - 60, "exp": now + 540 })).unwrap();
+    let again = Request::new("POST", "/app/hook/deliveries/7/attempts")
+        .header("authorization", &format!("Bearer {jwt}"));
+    let statuses: Vec<u16> = (0..81).map(|_| world.call(&again).status).collect();
+    assert!(statuses[..80].iter().all(|status| *status == 404), "there is no such delivery: {statuses:?}");
+    let limited = world.call(&again);
+    assert_eq!((statuses[80], limited.status), (403, 403));
+    assert!(limited.header("retry-after").is_some());
+    let check = json!({ "name": "farm", "head_sha": "0".repeat(40) });
+    assert_eq!(world.rest("POST", "/repos/lab/solver/check-runs", &check).status, 403, "the same App");
+    world.state.advance(MINUTE);
+    assert_eq!(world.call(&again).status, 404);
+}
+
+#[test]
 fn reads_may_lie_behind_webhooks() {
     // TF-AWS #2459: "job not queued" although the webhook said so.
     let mut world = World::with(Setup { read_lag: Duration::from_secs(30), ..Setup::default() });

@@ -1,0 +1,399 @@
+//! The relay: takes requests on loopback, checks its own secret, passes them on with the token, or answers itself.
+//!
+//! Bodies are passed on as they come, in both directions, without being kept. A request that the cache did not begin to answer in
+//! time counts as silence ([`Health`]); an answer that stops in the middle is cut off, which every client takes for a miss.
+//! Credentials of the job never go to the cache, and the token of the cache never to the job.
+
+use super::answers::without;
+use super::health::{Health, Went};
+use base64::Engine as _;
+use forgeyard_api::client::{ClientError, HttpOptions, http};
+use forgeyard_model::Secret;
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use reqwest::Body;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// How long the cache may take until it begins to answer, beyond the time for what is sent to it.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Slowest way to the cache, in bytes a second: a large body has so much more time.
+const SLOWEST: u64 = 1 << 20;
+/// How long the next bytes of an answer may take.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How long a connection to the cache may take.
+const CONNECT: Duration = Duration::from_secs(1);
+/// How long one answer may take as a whole.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Between two probes of a cache that was silent.
+const PROBE: Duration = Duration::from_secs(5);
+/// Said of a write that was thrown away.
+const DISCARDED: &str = "forgeyard-discarded";
+
+/// Where the cache is and what opens it.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// Its address.
+    pub address: String,
+    /// The token; without one only public scopes are read.
+    pub token: Option<Secret>,
+}
+
+/// What went through a relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Reads that found something.
+    pub hits: u64,
+    /// Reads that found nothing.
+    pub misses: u64,
+    /// Writes that were taken.
+    pub writes: u64,
+    /// Writes that were refused or thrown away by the cache.
+    pub denied: u64,
+    /// Requests that the relay answered itself, because the cache did not.
+    pub alone: u64,
+    /// How often the cache went away.
+    pub breaks: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    writes: AtomicU64,
+    denied: AtomicU64,
+    alone: AtomicU64,
+}
+
+struct Shared {
+    client: reqwest::Client,
+    secret: Secret,
+    upstream: RwLock<Option<Upstream>>,
+    health: Health,
+    counters: Counters,
+}
+
+/// A relay that runs; it ends when it is dropped.
+pub struct Relay {
+    shared: Arc<Shared>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        for task in self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+/// Why there is no relay.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The address.
+    #[error("the relay of the cache cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The client.
+    #[error("the relay of the cache: {0}")]
+    Client(#[from] ClientError),
+}
+
+impl Relay {
+    /// Makes one that listens nowhere yet. Without [`Relay::connect`] it is an empty cache.
+    pub fn new(secret: Secret, options: &HttpOptions) -> Result<Self, ClientError> {
+        let options = HttpOptions { connect_timeout: CONNECT, timeout: LONGEST, ..options.clone() };
+        let client = http::build(&options)?;
+        let shared = Arc::new(Shared {
+            client,
+            secret,
+            upstream: RwLock::default(),
+            health: Health::default(),
+            counters: Counters::default(),
+        });
+        Ok(Self { shared, tasks: Mutex::default() })
+    }
+
+    /// Listens here too. Needs the runtime of tokio.
+    pub fn listen(&self, listener: std::net::TcpListener) -> std::io::Result<SocketAddr> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let task = tokio::spawn(accept(TcpListener::from_std(listener)?, Arc::clone(&self.shared)));
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        Ok(address)
+    }
+
+    /// From now on it passes requests on to this cache.
+    pub fn connect(&self, upstream: Upstream) {
+        *self.shared.upstream.write().unwrap_or_else(PoisonError::into_inner) = Some(upstream);
+    }
+
+    /// What went through it.
+    pub fn counts(&self) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.shared.counters;
+        Counts {
+            hits: of(&counters.hits),
+            misses: of(&counters.misses),
+            writes: of(&counters.writes),
+            denied: of(&counters.denied),
+            alone: of(&counters.alone),
+            breaks: self.shared.health.breaks(),
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No file descriptors, most likely: those that are open end sometime.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request| {
+                let shared = Arc::clone(&shared);
+                async move { Ok::<_, Infallible>(answer(&shared, request).await) }
+            });
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.header_read_timeout(None);
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+/// The credential in an `Authorization` header: Bearer, the password of Basic, or the access key of a request to S3.
+fn credential(header: &HeaderValue) -> Option<String> {
+    let (scheme, rest) = header.to_str().ok()?.trim().split_once(' ')?;
+    let rest = rest.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.to_owned());
+    }
+    if scheme == "AWS4-HMAC-SHA256" {
+        let found = rest.split(',').find_map(|part| part.trim().strip_prefix("Credential="))?;
+        return found.split('/').next().map(str::to_owned);
+    }
+    if scheme.eq_ignore_ascii_case("basic") {
+        let decoded = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(rest).ok()?).ok()?;
+        return decoded.split_once(':').map(|(_, password)| password.to_owned());
+    }
+    None
+}
+
+/// Compares without telling by its time where two texts differ.
+fn same(one: &str, other: &str) -> bool {
+    one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+/// Whether a request is of the job. Addresses that the cache signed carry their own proof.
+fn known(shared: &Shared, path: &str, headers: &HeaderMap) -> bool {
+    let sent = headers.get(header::AUTHORIZATION).and_then(credential);
+    let ends = |sent: &str| same(sent.rsplit('.').next().unwrap_or_default(), shared.secret.expose());
+    sent.as_deref().is_some_and(ends) || path.starts_with("/-/github/")
+}
+
+fn plain(status: u16, kind: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// Answers in the place of the cache, after all of the body is read: an answer before that confuses Bazel.
+async fn alone(
+    shared: &Shared,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    body: Option<Incoming>,
+) -> Response<Body> {
+    if !path.ends_with("/.sccache_check") {
+        shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Some(mut body) = body {
+        while let Some(Ok(_)) = body.frame().await {}
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let answer =
+        without(method.as_str(), path, kind.is_some_and(|kind| kind.starts_with("application/protobuf")));
+    let mut response = plain(answer.status, answer.kind, answer.body);
+    response.headers_mut().insert(HeaderName::from_static(DISCARDED), HeaderValue::from_static("1"));
+    response
+}
+
+/// Headers of one connection and not of the message.
+fn passed_on(name: &HeaderName) -> bool {
+    !matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "proxy-connection"
+            | "authorization"
+            | "expect"
+    )
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    if !known(shared, &path, &parts.headers) {
+        // 403 and not 401: clients would ask for a password.
+        return plain(403, "text/plain", "this relay is for another job\n".to_owned());
+    }
+    let upstream = shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
+    // sccache reads this before anything else and does not start when the answer is not one; it never is an entry.
+    let first = parts.method == Method::GET && path.ends_with("/.sccache_check");
+    let Some(upstream) = upstream.filter(|_| !shared.health.broken() && !first) else {
+        return alone(shared, &parts.method, &path, &parts.headers, Some(body)).await;
+    };
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let url = format!("{}{target}", upstream.address.trim_end_matches('/'));
+    let mut headers: HeaderMap = parts
+        .headers
+        .iter()
+        .filter(|(name, _)| passed_on(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    if !path.starts_with("/-/github/")
+        && let Some(token) = &upstream.token
+        && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+    {
+        value.set_sensitive(true);
+        headers.insert(header::AUTHORIZATION, value);
+    }
+    let mut sent = shared.client.request(parts.method.clone(), url).headers(headers);
+    let size = body.size_hint().upper();
+    let takes = ANSWER + Duration::from_secs(size.map_or(3600, |size| size / SLOWEST));
+    if !body.is_end_stream() {
+        sent = sent.body(Body::wrap(body));
+    }
+    let went = tokio::time::timeout(takes, sent.send()).await;
+    let answered = match went {
+        Ok(Ok(answered)) if answered.status().as_u16() < 500 => answered,
+        Ok(Ok(_)) => {
+            trouble(shared, Went::Error);
+            return alone(shared, &parts.method, &path, &parts.headers, None).await;
+        }
+        Ok(Err(error)) => {
+            // A body that the job did not finish is no trouble of the cache.
+            trouble(shared, if error.is_body() { Went::Error } else { Went::Silent });
+            return alone(shared, &parts.method, &path, &parts.headers, None).await;
+        }
+        Err(_) => {
+            trouble(shared, Went::Silent);
+            return alone(shared, &parts.method, &path, &parts.headers, None).await;
+        }
+    };
+    count(&shared.counters, &parts.method, &path, &answered);
+    back(Arc::clone(shared), answered)
+}
+
+/// What came from the cache, to the job.
+fn back(shared: Arc<Shared>, answered: reqwest::Response) -> Response<Body> {
+    let status = answered.status();
+    let headers: HeaderMap = answered
+        .headers()
+        .iter()
+        .filter(|(name, _)| passed_on(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let pieces = futures::stream::unfold(Some((shared, answered)), |state| async move {
+        let (shared, mut answered) = state?;
+        match tokio::time::timeout(PAUSE, answered.chunk()).await {
+            Ok(Ok(Some(piece))) => Some((Ok(piece), Some((shared, answered)))),
+            Ok(Ok(None)) => {
+                shared.health.note(Went::Well);
+                None
+            }
+            Ok(Err(error)) => {
+                trouble(&shared, Went::Error);
+                Some((Err(std::io::Error::other(error)), None))
+            }
+            Err(_) => {
+                trouble(&shared, Went::Silent);
+                Some((Err(std::io::Error::from(std::io::ErrorKind::TimedOut)), None))
+            }
+        }
+    });
+    let mut response = Response::new(Body::wrap_stream(pieces));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+fn count(counters: &Counters, method: &Method, path: &str, answered: &reqwest::Response) {
+    let status = answered.status();
+    let discarded = answered.headers().contains_key(DISCARDED);
+    let counter = match *method {
+        // Nothing that a client asks before its first entry.
+        _ if path.ends_with(".sccache_check") || path.ends_with("/nix-cache-info") => return,
+        Method::GET if status.is_success() => &counters.hits,
+        Method::GET if status == StatusCode::NOT_FOUND => &counters.misses,
+        Method::PUT if status.is_success() && !discarded => &counters.writes,
+        Method::PUT => &counters.denied,
+        _ => return,
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes note of trouble; the first to see it starts the probe.
+fn trouble(shared: &Arc<Shared>, went: Went) {
+    if !shared.health.note(went) {
+        return;
+    }
+    tracing::warn!("the build cache does not answer; the job goes on without it");
+    let shared = Arc::downgrade(shared);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(PROBE).await;
+            // The relay is over, and so is its probe.
+            let Some(shared) = shared.upgrade() else { return };
+            let upstream = shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let Some(upstream) = upstream else { return };
+            let url = format!("{}/-/nix/nix-cache-info", upstream.address.trim_end_matches('/'));
+            let asked = shared.client.get(url).timeout(ANSWER).send().await;
+            if asked.is_ok_and(|answered| answered.status().as_u16() < 500) {
+                shared.health.mend();
+                tracing::info!("the build cache answers again");
+                return;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_every_client_are_found() {
+        let of = |text: &str| credential(&HeaderValue::from_str(text).unwrap());
+        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(of("Basic am9iOmFiYw==").as_deref(), Some("abc"));
+        let s3 =
+            "AWS4-HMAC-SHA256 Credential=abc/20260101/auto/s3/aws4_request, SignedHeaders=host, Signature=0";
+        assert_eq!(of(s3).as_deref(), Some("abc"));
+        assert_eq!(of("Digest abc"), None);
+        assert!(same("abc", "abc") && !same("abc", "abd") && !same("abc", "ab"));
+    }
+}
