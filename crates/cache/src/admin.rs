@@ -19,6 +19,7 @@ use crate::http::{Head, Method};
 use crate::name::NameHash;
 use crate::service::Core;
 use crate::store::{Listed, ScopeUse, Store as _, StoreError, Totals, Which};
+use crate::tier::TierStat;
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 
@@ -38,6 +39,9 @@ pub struct Stat {
     /// The last day.
     #[serde(default)]
     pub day: Vec<Moment>,
+    /// The storage behind the disk, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierStat>,
 }
 
 /// Some entries of a scope.
@@ -101,7 +105,8 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
             crate::watch::note(core);
             let day = core.day.lock().unwrap_or_else(PoisonError::into_inner).moments();
             let (traffic, capacity_bytes) = (core.figures.all(), core.capacity);
-            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day }))
+            let tier = core.tier.as_ref().map(crate::tier::Tier::stat);
+            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier }))
         }
         (Method::Get, "check") => {
             let reports = crate::watch::reports(core, scope.as_deref());

@@ -3,6 +3,7 @@
 //! - [`scope`]: the tree of scopes, and who reads and writes what. Pure.
 //! - [`token`] and [`authority`]: who a caller is, from a small snapshot that the control plane hands over. No SQL.
 //! - [`name`] and [`store`]: names of entries for each scope, bytes once for all; a log of segments and an index in memory.
+//! - [`tier`]: S3-compatible storage behind the disk.
 //! - [`http`]: HTTP/1.1 as build tools speak it, on one thread for each core; `connection` and `exchange` use it.
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
 //! - `grpc`: the Remote Execution API, on connections that begin with the preface of HTTP/2.
@@ -46,5 +47,6 @@ pub mod shape;
 pub mod signature;
 pub mod store;
 pub mod surface;
+pub mod tier;
 pub mod token;
 mod watch;

@@ -129,3 +129,79 @@ pub(crate) fn walk(
     }
     true
 }
+
+/// Whether something of what a result or a `narinfo` refers to lies beyond this disk: then it is no reason to drop the result.
+pub(crate) fn beyond(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> bool {
+    let Some(tier) = &core.tier else { return false };
+    let has = |(kind, key): (Kind, String)| {
+        access.grant.reads.iter().any(|scope| tier.has(NameHash::of(scope.as_str(), kind, &key)))
+    };
+    parts(core, access, kind, result).into_iter().any(has)
+}
+
+/// What a result or a `narinfo` refers to, as far as it can be read here.
+fn parts(core: &Core, access: &Access, kind: Kind, result: &[u8]) -> Vec<(Kind, String)> {
+    if kind == Kind::Nix {
+        return nix::narinfo(result).map(|info| (Kind::Nix, info.url)).into_iter().collect();
+    }
+    let Some(references) = action::references(result).filter(|_| !shape::is_ccache(result)) else {
+        return Vec::new();
+    };
+    let mut all: Vec<Digest> = [&references.contents[..], &references.trees, &references.roots].concat();
+    for tree in &references.trees {
+        let files = content(core, access, tree, LARGEST_TREE).and_then(|tree| action::tree_files(&tree));
+        all.extend(files.unwrap_or_default());
+    }
+    for root in &references.roots {
+        walk(core, access, *root, |directory| {
+            if let Some((_, directory)) = directory {
+                all.extend(directory.files.iter().chain(&directory.directories));
+            }
+        });
+    }
+    all.into_iter().map(|digest| (Kind::Content, digest.hex())).collect()
+}
+
+/// How many parts of a result are brought back at once.
+const AT_ONCE: usize = 16;
+/// Directories below directories are found as they come.
+const ROUNDS: usize = 8;
+
+/// Brings back from the tier what this caller could read if it were here, with what it refers to. Whether something came.
+pub(crate) async fn bring(core: &Core, access: &Access, kind: Kind, key: &str) -> bool {
+    let Some(tier) = &core.tier else { return false };
+    let one = async |kind: Kind, key: &str| {
+        for scope in &access.grant.reads {
+            if tier.bring(scope, kind, key).await {
+                return true;
+            }
+        }
+        false
+    };
+    let (mut came, began) = (one(kind, key).await, std::time::Instant::now());
+    let refers = kind == Kind::Action || (kind == Kind::Nix && crate::surface::is_narinfo(key));
+    for _ in 0..if refers { ROUNDS } else { 0 } {
+        let mut buffer = Vec::new();
+        let found = look(access, kind, key, |_, name| core.store.get(name, &mut buffer));
+        let Some(Place::Buffer(range)) = found.map(|(_, found)| found.place) else { break };
+        let result = buffer.get(range).unwrap_or_default();
+        let mut missing = parts(core, access, kind, result);
+        missing.retain(|(kind, key)| look(access, *kind, key, |_, name| core.store.facts(name)).is_none());
+        missing.sort_by(|one, other| one.1.cmp(&other.1));
+        missing.dedup();
+        let mut any = false;
+        for some in missing.chunks(AT_ONCE) {
+            if began.elapsed() > 2 * crate::tier::WAIT {
+                // the rest comes in with the next try
+                return came | any;
+            }
+            let all = some.iter().map(|(kind, key)| one(*kind, key));
+            any |= futures::future::join_all(all).await.contains(&true);
+        }
+        came |= any;
+        if !any {
+            break;
+        }
+    }
+    came
+}

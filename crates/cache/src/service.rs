@@ -15,6 +15,7 @@ use crate::readers::Readers;
 use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError, Which};
+use crate::tier::Tier;
 use crate::watch;
 use forgeyard_model::Timestamp;
 use std::collections::BTreeMap;
@@ -100,6 +101,8 @@ pub(crate) struct Core {
     pub(crate) readers: Readers,
     pub(crate) github: crate::github::State,
     pub(crate) exchange: crate::identity::Exchange,
+    /// Storage behind the disk.
+    pub(crate) tier: Option<Tier>,
     pub(crate) measured: crate::nar::Measured,
     /// Parts of entries that came over HTTP.
     pub(crate) parked: crate::parked::Parked<connection::Incoming>,
@@ -155,8 +158,21 @@ impl Running {
         for thread in self.threads {
             let _ = thread.join();
         }
+        if let Some(tier) = &self.core.tier {
+            tier.stop();
+        }
         self.core.readers.flush();
         Ok(self.core.store.snapshot()?)
+    }
+
+    /// Figures of the storage behind the disk, where there is one.
+    pub fn tier(&self) -> Option<crate::tier::TierStat> {
+        self.core.tier.as_ref().map(Tier::stat)
+    }
+
+    /// Ends the segment that grows, so that it can be sent to the storage behind the disk.
+    pub fn seal(&self) -> Result<(), ServiceError> {
+        Ok(self.core.store.seal()?)
     }
 
     /// Brings the store within its limits now, and takes note of the figures for the budgets.
@@ -176,7 +192,12 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     // an entry that takes half of the space would drive out everything else, so it is refused before it is read
     let largest = options.largest.min(options.store.capacity / 2);
     let (folder, capacity) = (options.store.folder.clone(), options.store.capacity);
+    let tier = options.store.tier.clone();
     let store = LogStore::open(options.store, Arc::clone(&options.clock))?;
+    let tier = match tier {
+        Some(config) => Some(Tier::start(config, store.handle())?),
+        None => None,
+    };
     let sync = store.durability() == crate::store::log::Durability::Group;
     let github = crate::github::State::open(&folder, capacity, sync)?;
     let (authority, mut stamp) = read_authority(&options.authority)?;
@@ -192,6 +213,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         readers: Readers::open(&folder).map_err(ServiceError::Readers)?,
         github,
         exchange: crate::identity::Exchange::open(&folder, minter)?,
+        tier,
         measured: crate::nar::Measured::default(),
         parked: crate::parked::Parked::new(capacity / 8),
         #[cfg(feature = "grpc")]

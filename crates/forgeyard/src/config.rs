@@ -94,6 +94,8 @@ pub struct CacheConfig {
     pub durability: Option<forgeyard_cache::store::log::Durability>,
     /// Threads; one for each core when absent.
     pub threads: Option<usize>,
+    /// S3-compatible storage behind the disk.
+    pub tier: Option<forgeyard_cache::tier::Settings>,
     /// Who reads and writes what.
     #[serde(default)]
     pub scopes: Vec<forgeyard_cache::scope::ScopeRule>,

@@ -16,7 +16,7 @@ use crate::checked;
 use crate::connection::{Connection, End, Thread};
 use crate::http::{Head, Method, Wrong, range_of};
 use crate::name::{Kind, Name};
-use crate::promise::{complete, look};
+use crate::promise::{self, complete, look};
 use crate::service::Core;
 use crate::store::port::Log;
 use crate::store::{Facts, Found, Place, Store as _};
@@ -73,6 +73,8 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let (damaged, scrubbed) = (core.store.damaged(), core.store.scrubbed());
             let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged, scrubbed);
             let text = text + &watch::prometheus(&watch::reports(core, None));
+            let tier = core.tier.as_ref().map(|tier| tier.stat().prometheus());
+            let text = text + &tier.unwrap_or_default();
             say(conn, core, head, 200, &text).await
         }
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
@@ -122,23 +124,17 @@ enum Sent {
     Log(Facts, Log, u64),
 }
 
-async fn read(
+/// Looks on this disk, nearest scope first.
+fn find(
     thread: &Thread,
     conn: &mut Connection,
-    head: &Head,
     access: &Access,
     kind: Kind,
     key: &str,
     facts_only: bool,
-) -> Result<(), End> {
+) -> Option<(usize, Sent)> {
     let core = &*thread.core;
-    if kind == Kind::Content && key == action::EMPTY {
-        // nobody uploads nothing (bazel#11063)
-        add(&access.counters.hits, 1);
-        conn.begin(200, 0, head.keep_alive, &[("Content-Type", "application/octet-stream")]);
-        return conn.send(None).await;
-    }
-    let refers = kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key));
+    let refers = refers(kind, key);
     let (mut entry, now) = (std::mem::take(&mut conn.entry), (core.clock)());
     let found = look(access, kind, key, |scope, name| {
         if facts_only && !refers {
@@ -163,6 +159,9 @@ async fn read(
             && !complete(core, access, kind, entry.get(range.clone()).unwrap_or_default())
         {
             // clients cannot recover from a result without its files (bazel#18696, nix#1340)
+            if promise::beyond(core, access, kind, entry.get(range.clone()).unwrap_or_default()) {
+                return Ok(None);
+            }
             let name = Name { scope: scope.clone(), kind, key: key.to_owned() };
             core.store.remove(&name)?;
             return Ok(None);
@@ -170,6 +169,35 @@ async fn read(
         Ok(found.map(Sent::Found))
     });
     conn.entry = entry;
+    found
+}
+
+/// Whether an entry stands for others, which have to be here too.
+fn refers(kind: Kind, key: &str) -> bool {
+    kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key))
+}
+
+async fn read(
+    thread: &Thread,
+    conn: &mut Connection,
+    head: &Head,
+    access: &Access,
+    kind: Kind,
+    key: &str,
+    facts_only: bool,
+) -> Result<(), End> {
+    let core = &*thread.core;
+    if kind == Kind::Content && key == action::EMPTY {
+        // nobody uploads nothing (bazel#11063)
+        add(&access.counters.hits, 1);
+        conn.begin(200, 0, head.keep_alive, &[("Content-Type", "application/octet-stream")]);
+        return conn.send(None).await;
+    }
+    let refers = refers(kind, key);
+    let mut found = find(thread, conn, access, kind, key, facts_only);
+    if found.is_none() && promise::bring(core, access, kind, key).await {
+        found = find(thread, conn, access, kind, key, facts_only);
+    }
     let Some((depth, sent)) = found else {
         access.missed(core, kind, key);
         conn.begin(404, 0, head.keep_alive, &[]);

@@ -2,9 +2,10 @@
 
 use super::wire::{self, Raw};
 use super::{Caller, Calling, LARGEST_BATCH, shown, valid};
-use crate::exchange::add;
+use crate::exchange::{Access, add};
 use crate::name::{Kind, Name};
-use crate::promise::{complete, look};
+use crate::promise::{beyond, bring, complete, look};
+use crate::service::Core;
 use crate::store::{Body, INLINE, Outcome, Place, Policy, Store as _};
 use crate::{action, shape};
 use bytes::Bytes;
@@ -47,6 +48,27 @@ fn key<'a>(caller: &Caller, digest: Option<&'a wire::Digest>) -> Result<&'a str,
     digest.and_then(valid).ok_or_else(wrong)
 }
 
+/// Looks on this disk.
+fn find(core: &Core, access: &Access, key: &str) -> Option<(usize, Bytes)> {
+    let mut buffer = Vec::new();
+    look(access, Kind::Action, key, |scope, name| {
+        let Some(found) = core.store.get(name, &mut buffer)? else { return Ok(None) };
+        let Place::Buffer(range) = found.place else { return Ok(None) };
+        let result = buffer.get(range).unwrap_or_default();
+        if shape::is_ccache(result) {
+            return Ok(None);
+        }
+        if !complete(core, access, Kind::Action, result) {
+            if beyond(core, access, Kind::Action, result) {
+                return Ok(None);
+            }
+            core.store.remove(&Name { scope: scope.clone(), kind: Kind::Action, key: key.to_owned() })?;
+            return Ok(None);
+        }
+        Ok(Some(Bytes::copy_from_slice(result)))
+    })
+}
+
 /// An action result whose contents are all here; they are leased. One without them is dropped (bazel#18696).
 pub(super) async fn get(
     calling: Calling,
@@ -57,20 +79,10 @@ pub(super) async fn get(
     caller.function(message.digest_function)?;
     let key = key(&caller, message.action_digest.as_ref())?;
     let (core, access) = (&*caller.core, &*caller.access);
-    let mut buffer = Vec::new();
-    let found = look(access, Kind::Action, key, |scope, name| {
-        let Some(found) = core.store.get(name, &mut buffer)? else { return Ok(None) };
-        let Place::Buffer(range) = found.place else { return Ok(None) };
-        let result = buffer.get(range).unwrap_or_default();
-        if shape::is_ccache(result) {
-            return Ok(None);
-        }
-        if !complete(core, access, Kind::Action, result) {
-            core.store.remove(&Name { scope: scope.clone(), kind: Kind::Action, key: key.to_owned() })?;
-            return Ok(None);
-        }
-        Ok(Some(Bytes::copy_from_slice(result)))
-    });
+    let mut found = find(core, access, key);
+    if found.is_none() && bring(core, access, Kind::Action, key).await {
+        found = find(core, access, key);
+    }
     let Some((depth, result)) = found else {
         access.missed(core, Kind::Action, key);
         // a miss is the usual case and no refusal

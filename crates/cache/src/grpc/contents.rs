@@ -4,7 +4,8 @@ use super::upload::{Upload, settle};
 use super::wire::{self, IDENTITY, ZSTD};
 use super::{Answers, Caller, Calling, LARGEST_BATCH, resource, shown, valid};
 use crate::exchange::add;
-use crate::promise::{content, promised, walk};
+use crate::name::Kind;
+use crate::promise::{bring, content, promised, walk};
 use bytes::Bytes;
 use forgeyard_model::Digest;
 use tonic::{Code, Request, Response, Status};
@@ -127,6 +128,11 @@ pub(super) async fn batch_read(
         ));
     }
     let compress = message.acceptable_compressors.contains(&ZSTD);
+    for hash in message.digests.iter().filter_map(valid) {
+        if caller.core.tier.is_some() && !promised(&caller.core, &caller.access, hash) {
+            bring(&caller.core, &caller.access, Kind::Content, hash).await;
+        }
+    }
     let responses = message.digests.into_iter().map(|digest| read(&caller, digest, compress)).collect();
     Ok(Response::new(wire::BatchReadBlobsResponse { responses }))
 }

@@ -11,7 +11,7 @@ use crate::action::EMPTY;
 use crate::exchange::add;
 use crate::name::{Kind, Name};
 use crate::parked::Ticket;
-use crate::promise::{look, promised};
+use crate::promise::{bring, look, promised};
 use crate::service::Core;
 use crate::store::cold::drop_behind;
 use crate::store::large::{Large, PIECE};
@@ -56,7 +56,11 @@ pub(super) async fn read(
         return Err(caller.refuse(Code::OutOfRange, &about, "the offset is behind the end"));
     }
     let until = if limit == 0 { resource.size } else { resource.size.min(from.saturating_add(limit)) };
-    let Some((depth, source)) = open(&caller, resource) else {
+    let mut opened = open(&caller, resource);
+    if opened.is_none() && bring(&caller.core, &caller.access, Kind::Content, &resource.digest.hex()).await {
+        opened = open(&caller, resource);
+    }
+    let Some((depth, source)) = opened else {
         add(&caller.access.counters.misses, 1);
         return Err(Status::not_found(format!("{about}: no such content")));
     };

@@ -103,7 +103,7 @@ impl Shared {
     }
 
     /// Starts a new segment.
-    fn roll(&self, writer: &mut Writer) -> Result<(), StoreError> {
+    pub(super) fn roll(&self, writer: &mut Writer) -> Result<(), StoreError> {
         let number = writer.active.number + 1;
         if number >= LAST_SEGMENT {
             return Err(StoreError::Full("numbers of segments"));

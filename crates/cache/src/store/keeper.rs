@@ -16,6 +16,7 @@
 //! they fill the disk, its hard limit does the same.
 
 use super::append::Writer;
+use super::beyond::Gone;
 use super::index::{Slot, Spot, Word as _, minutes_ahead, minutes_since};
 use super::log::{Shared, locked, minute_of};
 use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
@@ -101,7 +102,8 @@ impl Shared {
         key: &str,
     ) -> Result<bool, StoreError> {
         let hash = NameHash::of(scope, kind, key);
-        let Some((slot, ())) = self.find(hash, |_| ())? else { return Ok(false) };
+        let beyond = self.beyond.as_ref().is_some_and(|beyond| beyond.supersede(hash));
+        let Some((slot, ())) = self.find(hash, |_| ())? else { return Ok(beyond) };
         self.append(writer, &self.dropping(scope, kind, key))?;
         if self.names.remove(hash.0, slot).is_some() {
             self.uncount(slot);
@@ -187,6 +189,9 @@ impl Shared {
 
     pub(super) fn remove_all(&self, which: &Which) -> Result<u64, StoreError> {
         let mut removed = 0;
+        if let Some(beyond) = &self.beyond {
+            beyond.purge(which, (self.clock)())?;
+        }
         let all = self.list(None)?;
         self.keep_waiting()?;
         for entry in all {
@@ -387,7 +392,11 @@ impl Shared {
         let number = segment.number;
         let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
         // again for what was leased or linked to meanwhile
-        while !self.clear_out(segment)? {}
+        let mut gone = Gone::default();
+        while !self.clear_out(segment, &mut gone)? {}
+        if let Some(beyond) = &self.beyond {
+            beyond.dropping(number, &gone)?;
+        }
         if !oldest {
             walk(segment, SEGMENT_HEAD, |_, record, _| {
                 if record.what == What::Content || self.find(record.name(), |_| ())?.is_some() {
@@ -408,7 +417,7 @@ impl Shared {
 
     /// Moves what is hot, leased or linked to by a lease to the end of the log, and takes the rest of a segment away. Whether
     /// all of it is gone: something may have been leased meanwhile.
-    fn clear_out(&self, segment: &super::append::Segment) -> Result<bool, StoreError> {
+    fn clear_out(&self, segment: &super::append::Segment, gone: &mut Gone) -> Result<bool, StoreError> {
         let number = segment.number;
         let written = segment.written.load(Relaxed);
         let now = self.minute();
@@ -520,15 +529,20 @@ impl Shared {
         for (_, name, content) in places.into_values() {
             let _writer = locked(&self.writer);
             if let Some((hash, slot)) = name {
-                let (gone, removed) =
-                    self.names.remove_unless_leased(hash, slot, self.minute(), self.holding.load(Relaxed));
-                all &= gone;
+                let most = self.holding.load(Relaxed);
+                let (free, removed) = self.names.remove_unless_leased(hash, slot, self.minute(), most);
+                all &= free;
                 if removed.is_some() {
+                    gone.names.push((hash, slot));
                     self.uncount(slot);
                 }
             }
             if let Some((hash, spot)) = content {
-                all &= self.contents.remove_unless_used(hash, spot);
+                let free = self.contents.remove_unless_used(hash, spot);
+                all &= free;
+                if free {
+                    gone.contents.push((hash, spot));
+                }
             }
         }
         Ok(all)

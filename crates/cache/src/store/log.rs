@@ -17,6 +17,7 @@
 //! - Locks, in the order in which they are taken: writer, then segments, large, scopes or a shard of an index.
 
 use super::append::{Segment, Writer};
+use super::beyond::Beyond;
 use super::cold::Recent;
 use super::counts::Scopes;
 use super::index::{LAST_MINUTE, Slot, Spot, Table};
@@ -55,6 +56,8 @@ pub struct Config {
     pub segment: u64,
     /// When a put is acknowledged.
     pub durability: Durability,
+    /// S3-compatible storage behind the disk.
+    pub tier: Option<crate::tier::Config>,
 }
 
 impl Config {
@@ -65,6 +68,7 @@ impl Config {
             capacity: 50 << 30,
             segment: 256 << 20,
             durability: Durability::PageCache,
+            tier: None,
         }
     }
 }
@@ -100,6 +104,8 @@ pub(super) struct Shared {
     /// Longest lease that keeps an entry when there is too little room, in minutes.
     pub(super) holding: AtomicU32,
     pub(super) recent: Recent,
+    /// What was dropped here and lies in the tier.
+    pub(super) beyond: Option<Arc<Beyond>>,
     pub(super) scrubbing: Mutex<Option<Cursor>>,
     pub(super) scrubbed: AtomicU64,
     pub(super) aged: AtomicU32,
@@ -234,6 +240,7 @@ impl Shared {
         active: Arc<Segment>,
         lock: File,
         kept: Kept,
+        beyond: Option<Arc<Beyond>>,
     ) -> Self {
         let log_bytes = segments.values().map(|segment| segment.size.load(Relaxed)).sum();
         Self {
@@ -261,6 +268,7 @@ impl Shared {
             kept: Mutex::new(kept),
             holding: AtomicU32::new(u32::MAX),
             recent: Recent::default(),
+            beyond,
             scrubbing: Mutex::default(),
             scrubbed: AtomicU64::new(0),
             aged: AtomicU32::new(u32::MAX),

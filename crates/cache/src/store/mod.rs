@@ -10,9 +10,11 @@
 //! bits of a key, may lose any entry and knows no quota of a scope.
 
 mod append;
+pub mod beyond;
 pub(crate) mod cold;
 mod counts;
 mod find;
+pub(crate) mod handle;
 pub mod index;
 mod keeper;
 mod kept;
@@ -223,7 +225,8 @@ pub struct Limits {
 }
 
 /// Which entries to remove.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Which {
     /// All of a scope, or those whose key begins so.
     Scope {

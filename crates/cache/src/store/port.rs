@@ -128,88 +128,17 @@ impl Shared {
             None => Ok(None),
         }
     }
-}
 
-/// Where the bytes of an entry lie that were read and found whole.
-#[derive(Debug, Clone, Copy)]
-pub struct Placed {
-    slot: Slot,
-    segment: u32,
-    /// Place of the bytes in the file.
-    pub at: u64,
-}
-
-/// A file of the log, to send from. It stays readable after it was evicted.
-#[derive(Debug, Clone)]
-pub struct Log(Arc<Segment>);
-
-impl Log {
-    /// The file.
-    pub fn file(&self) -> &std::fs::File {
-        &self.0.file
-    }
-}
-
-impl LogStore {
-    /// As [`Store::get`], and says where the bytes lie, unless they are a file of their own.
-    pub fn get_placed(
+    /// Stores an entry. One that is *newer* than what lies beyond this disk takes its place.
+    pub(super) fn put_entry(
         &self,
-        name: NameHash,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Option<(Found, Option<Placed>)>, StoreError> {
-        let shared = &self.shared;
-        shared.ready(name.0);
-        let mut placed = None;
-        for _ in 0..AGAIN {
-            let mut any = false;
-            for slot in shared.names.find(name.0) {
-                any = true;
-                if let Some(found) = shared.get_at(name, slot, buffer, &mut placed)? {
-                    return Ok(Some((found, placed)));
-                }
-            }
-            if !any {
-                break;
-            }
-        }
-        Ok(None)
-    }
-
-    /// The file in which an entry still lies at this place; marks it as used.
-    pub fn still(&self, name: NameHash, placed: &Placed) -> Option<Log> {
-        let shared = &self.shared;
-        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot))?;
-        shared.names.touch(name.0, slot, shared.minute());
-        shared.segment(placed.segment).map(Log)
-    }
-}
-
-impl Store for LogStore {
-    fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
-        Ok(self.get_placed(name, buffer)?.map(|(found, _)| found))
-    }
-
-    fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {
-        let shared = &self.shared;
-        let Some((slot, facts)) = shared.known(name)? else { return Ok(None) };
-        shared.names.touch(name.0, slot, shared.minute());
-        Ok(Some(facts))
-    }
-
-    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
-        let shared = &self.shared;
-        while let Some((slot, _)) = shared.known(name)? {
-            let now = shared.minute();
-            if shared.names.lease(name.0, slot, now.wrapping_add(minutes), now) {
-                return Ok(true);
-            }
-            // it was moved while it was looked at
-        }
-        Ok(false)
-    }
-
-    fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
-        let shared = &*self.shared;
+        name: &Name,
+        body: Body<'_>,
+        policy: Policy,
+        by: &Provenance,
+        newer: bool,
+    ) -> Result<Put, StoreError> {
+        let shared = self;
         let provenance = serde_json::to_vec(by).unwrap_or_default();
         check_name(name, &provenance)?;
         let (digest, size, inline) = match &body {
@@ -297,7 +226,98 @@ impl Store for LogStore {
             }
             None => shared.names.add(hash.0, slot),
         }
+        if let Some(beyond) = shared.beyond.as_ref().filter(|_| newer) {
+            beyond.supersede(hash);
+        }
         Ok(Put { outcome, ticket: writer.sequence })
+    }
+
+    pub(super) fn new_spool(&self) -> Result<Spool, StoreError> {
+        let number = self.next_part.fetch_add(1, Relaxed);
+        Spool::create(self.config.folder.join("incoming").join(format!("{number}.part")))
+    }
+}
+
+/// Where the bytes of an entry lie that were read and found whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed {
+    slot: Slot,
+    segment: u32,
+    /// Place of the bytes in the file.
+    pub at: u64,
+}
+
+/// A file of the log, to send from. It stays readable after it was evicted.
+#[derive(Debug, Clone)]
+pub struct Log(Arc<Segment>);
+
+impl Log {
+    /// The file.
+    pub fn file(&self) -> &std::fs::File {
+        &self.0.file
+    }
+}
+
+impl LogStore {
+    /// As [`Store::get`], and says where the bytes lie, unless they are a file of their own.
+    pub fn get_placed(
+        &self,
+        name: NameHash,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<(Found, Option<Placed>)>, StoreError> {
+        let shared = &self.shared;
+        shared.ready(name.0);
+        let mut placed = None;
+        for _ in 0..AGAIN {
+            let mut any = false;
+            for slot in shared.names.find(name.0) {
+                any = true;
+                if let Some(found) = shared.get_at(name, slot, buffer, &mut placed)? {
+                    return Ok(Some((found, placed)));
+                }
+            }
+            if !any {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The file in which an entry still lies at this place; marks it as used.
+    pub fn still(&self, name: NameHash, placed: &Placed) -> Option<Log> {
+        let shared = &self.shared;
+        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot))?;
+        shared.names.touch(name.0, slot, shared.minute());
+        shared.segment(placed.segment).map(Log)
+    }
+}
+
+impl Store for LogStore {
+    fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
+        Ok(self.get_placed(name, buffer)?.map(|(found, _)| found))
+    }
+
+    fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {
+        let shared = &self.shared;
+        let Some((slot, facts)) = shared.known(name)? else { return Ok(None) };
+        shared.names.touch(name.0, slot, shared.minute());
+        Ok(Some(facts))
+    }
+
+    fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        while let Some((slot, _)) = shared.known(name)? {
+            let now = shared.minute();
+            if shared.names.lease(name.0, slot, now.wrapping_add(minutes), now) {
+                return Ok(true);
+            }
+            // it was moved while it was looked at
+        }
+        Ok(false)
+    }
+
+    fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
+        self.shared.put_entry(name, body, policy, by, true)
     }
 
     fn settled(&self, ticket: u64) -> Settled {
@@ -319,8 +339,7 @@ impl Store for LogStore {
     }
 
     fn spool(&self) -> Result<Spool, StoreError> {
-        let number = self.shared.next_part.fetch_add(1, Relaxed);
-        Spool::create(self.shared.config.folder.join("incoming").join(format!("{number}.part")))
+        self.shared.new_spool()
     }
 
     fn remove(&self, name: &Name) -> Result<bool, StoreError> {

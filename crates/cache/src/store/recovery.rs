@@ -5,6 +5,7 @@
 //! behind the snapshot.
 
 use super::append::Segment;
+use super::beyond::Beyond;
 use super::index::{SHARDS, Slot, Spot, shard_of};
 use super::keeper::walk;
 use super::kept::Kept;
@@ -51,7 +52,11 @@ pub(super) fn open(mut config: Config, clock: Clock) -> Result<Shared, StoreErro
     segments.insert(active.number, Arc::clone(&active));
     let now = u32::try_from(clock().as_micros() / 60_000_000).unwrap_or(0);
     let kept = Kept::open(&config.folder, now)?;
-    let shared = Shared::new(config, clock, segments, active, lock, kept);
+    let beyond = match config.tier {
+        Some(_) => Some(Arc::new(Beyond::open(config.folder.join("tier"))?)),
+        None => None,
+    };
+    let shared = Shared::new(config, clock, segments, active, lock, kept, beyond);
     let path = shared.config.folder.join("index.snap");
     let from = match Head::read(&path) {
         Some(head) => shared.take_over(&head),

@@ -19,6 +19,7 @@ use forgeyard_cache::service::{self, Options, Running};
 use forgeyard_cache::signature::with_keys;
 use forgeyard_cache::store::Listed;
 use forgeyard_cache::store::log::Config;
+use forgeyard_cache::tier::TierStat;
 use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_control::clock::Clock;
 use forgeyard_model::Secret;
@@ -263,6 +264,13 @@ pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig
     let mut store = Config::new(folder(data).join("store"));
     store.capacity = config.capacity_gib.unwrap_or(50) << 30;
     store.durability = config.durability.unwrap_or(store.durability);
+    store.tier = match &config.tier {
+        Some(tier) => {
+            let fix = "see docs/cache.md, Tier";
+            Some(tier.config().map_err(|error| Wrong::new(error.to_string()).fix(fix))?)
+        }
+        None => None,
+    };
     let clock = Clock::system();
     let options = Options {
         listen,
@@ -408,6 +416,27 @@ fn stat_table(stat: &Stat) -> String {
         "holds",
     ];
     table_or("nothing was asked since the start", &head, &rows)
+        + &stat.tier.as_ref().map_or_else(String::new, tier_line)
+}
+
+/// What there is to say of the storage behind the disk.
+fn tier_line(tier: &TierStat) -> String {
+    let trouble = if tier.broken { "; it does not answer, so nobody waits for it" } else { "" };
+    format!(
+        "\n\ntier: {}{trouble}; {} segments sent ({}), {} wait, {} went unsent; {} names beyond this disk, {} of others; \
+         {} entries brought back, {} were not there, {} failures, {} reads did not wait\n",
+        tier.state,
+        tier.sent_segments,
+        size(tier.sent_bytes),
+        tier.waiting_segments,
+        tier.unsent_segments,
+        tier.names,
+        tier.foreign_names,
+        tier.brought,
+        tier.absent,
+        tier.failures,
+        tier.skipped,
+    )
 }
 
 fn readings_table(readings: &Vec<Reading>) -> String {
