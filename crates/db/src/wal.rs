@@ -26,6 +26,9 @@ use tokio::sync::watch;
 const STEP: i64 = 1024;
 /// Pages after which the log begins anew: 16 MiB.
 const LIMIT: i64 = 4096;
+/// Pages that are few enough to be copied while the writer waits, and how often it is tried to have no more.
+const REST: i64 = 128;
+const STEPS_BEFORE_RESTART: usize = 3;
 /// Bytes of arguments of statements before the first look; from then on as many as made a step. Pages are larger than what was
 /// changed on them.
 const FIRST: u64 = 256 << 10;
@@ -118,10 +121,19 @@ impl Keeper {
         if state.pages < self.next_restart {
             return;
         }
+        // What came while the last step was copied is copied now, so that the writer is borrowed for little.
+        let mut known = state.pages;
+        for _ in 0..STEPS_BEFORE_RESTART {
+            match checkpoint(&mut self.link, "passive").await {
+                Ok(state) if state.pages - known <= REST => break,
+                Ok(state) => known = state.pages,
+                Err(error) => return troubled(&error),
+            }
+        }
         match restart(&self.writer).await {
             Ok(true) => (self.known, self.next_restart) = (0, LIMIT),
             // A reader needs the log. The next steps would most likely find it still there.
-            Ok(false) => self.next_restart = state.pages + LIMIT / 2,
+            Ok(false) => self.next_restart = known + LIMIT / 2,
             Err(error) => troubled(&error),
         }
     }
