@@ -89,6 +89,9 @@ fn apply(tx: &mut Tx<'_>, input: &Input) -> Result<Reply, Refusal> {
         Input::RunnerConfigFetched { attempt, fence } => demand::registration::fetched(tx, attempt, fence),
         Input::RunnerConfigLost { attempt, fence } => demand::registration::lost(tx, attempt, fence),
         Input::RunnerQuiet { attempt, fence, seconds } => demand::quiet::heard(tx, attempt, fence, seconds),
+        Input::RunnerHandover { attempt, fence, job, facts } => {
+            demand::handover::asked(tx, attempt, fence, &job, *facts)
+        }
         Input::RunnerTook { attempt, fence, job } => demand::taken::by_hook(tx, attempt, fence, job),
         Input::FarmStarted { epoch } => {
             tx.resume(epoch);

@@ -3,7 +3,7 @@
 
 use crate::approval::{Approver, Way};
 use crate::artifact::Artifact;
-use crate::demand::Source;
+use crate::demand::{RunFacts, Source};
 use crate::effect::EffectResult;
 use crate::forge::{Meaning, Person, Repository, WorkflowJob};
 use crate::principal::{ApiToken, Principal};
@@ -189,6 +189,17 @@ pub enum Input {
         attempt: AttemptId,
         /// The fence that its agent holds.
         fence: u32,
+    },
+    /// A machine that is bound to one job comes for its configuration: what the forge says of exactly that job now.
+    RunnerHandover {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// The fence that it holds.
+        fence: u32,
+        /// The job that it will take.
+        job: TakenJob,
+        /// What the forge says of its run.
+        facts: Box<RunFacts>,
     },
     /// The supervisor of a runner says that the runner program was alone in its machine: no process of a job beside it.
     RunnerQuiet {

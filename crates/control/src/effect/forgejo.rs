@@ -9,11 +9,12 @@ use crate::app::App;
 use crate::demand::forgejo::report;
 use crate::forges::Connection;
 use crate::sealed::Configuration;
-use forgeyard_forges::forgejo::{Forgejo, ForgejoError, OneJob};
+use forgeyard_forges::forgejo::{Forgejo, ForgejoError, OneJob, Run};
 use forgeyard_forges::github::RepositoryPath;
-use forgeyard_model::demand::RunFacts;
+use forgeyard_model::demand::{Demand, RunFacts};
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::forge::Repository;
+use forgeyard_model::registration::TakenJob;
 use forgeyard_model::{DemandId, Explanation, RunnerId};
 use std::time::Duration;
 
@@ -86,25 +87,54 @@ async fn look_up(
     let path = Connection::path(repository)?;
     let found = client.run(&path, run).await.map_err(|error| again(&error))?;
     // Names change hands; the run must be of the very repository that was spoken of.
-    let of_it =
-        |run: &forgeyard_forges::forgejo::Run| run.repository.is_some_and(|found| found.id == repository.id);
+    let of_it = |run: &Run| run.repository.is_some_and(|found| found.id == repository.id);
     let Some(found) = found.filter(of_it) else { return Ok(EffectResult::RunMissing) };
+    Ok(EffectResult::Run { facts: Box::new(facts_of(&found, run_attempt)) })
+}
+
+fn facts_of(found: &Run, run_attempt: u32) -> RunFacts {
     let pull = found.pull();
-    Ok(EffectResult::Run {
-        facts: Box::new(RunFacts {
-            event: found.event.clone(),
-            actor: found.trigger_user.clone(),
-            // Nobody tells who ran a job again, and then the gate allows nothing.
-            triggering_actor: found.trigger_user.clone().filter(|_| run_attempt <= 1),
-            head_repository: found.head_repository(),
-            head_sha: found.commit_sha.clone(),
-            head_branch: found.branch(),
-            pull_request: pull.number,
-            author: pull.author,
-            pusher: None,
-            run_attempt,
-        }),
-    })
+    RunFacts {
+        event: found.event.clone(),
+        actor: found.trigger_user.clone(),
+        // Nobody tells who ran a job again, and then the gate allows nothing.
+        triggering_actor: found.trigger_user.clone().filter(|_| run_attempt <= 1),
+        head_repository: found.head_repository(),
+        head_sha: found.commit_sha.clone(),
+        head_branch: found.branch(),
+        pull_request: pull.number,
+        author: pull.author,
+        pusher: None,
+        run_attempt,
+    }
+}
+
+/// The job that a machine is about to be given, and its run, as the forge tells them now. None of a job that does not wait any
+/// more, or whose run is not there: the list of jobs says soon what became of it.
+pub(crate) async fn about_to_run(
+    client: &Forgejo,
+    demand: &Demand,
+) -> Result<Option<(TakenJob, RunFacts)>, ForgejoError> {
+    let repository = &demand.repository;
+    let Ok(path) = Connection::path(repository) else { return Ok(None) };
+    let jobs = client.jobs(&path, &[]).await?;
+    let waits = jobs
+        .iter()
+        .find(|job| job.repo_id == repository.id && job.number() == demand.job && job.status == "waiting");
+    let Some((job, run)) = waits.and_then(|job| Some((job, job.run_id?))) else { return Ok(None) };
+    let found = client.run(&path, run).await?;
+    let Some(found) = found.filter(|found| found.repository.is_some_and(|of| of.id == repository.id)) else {
+        return Ok(None);
+    };
+    let run_attempt = u32::try_from(job.attempt.unwrap_or(1)).unwrap_or(u32::MAX);
+    let taken = TakenJob {
+        repository: repository.clone(),
+        run,
+        run_attempt,
+        key: job.name.clone(),
+        actor: found.trigger_user.clone(),
+    };
+    Ok(Some((taken, facts_of(&found, run_attempt))))
 }
 
 async fn mint(

@@ -5,7 +5,7 @@
 //! no failure.
 
 mod forge;
-mod forgejo;
+pub(crate) mod forgejo;
 mod inspect;
 mod plan;
 mod promote;

@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, REPOSITORY};
 use crate::plane::{Answer, eventually, refused, webhook_secret};
-use forgeyard_api::client::{Client, HttpOptions};
+use forgeyard_api::client::{Client, ClientError, HttpOptions};
 use forgeyard_api::error::ErrorKind;
 use forgeyard_api::people::{AccessQuestion, JudgeRequest, TokenRequest};
 use forgeyard_forges::twin::ForgejoProgram;
@@ -72,7 +72,8 @@ async fn a_task_that_a_gitea_lost_is_found_and_told_with_cause_and_fix_gitea_fet
     let mut alone = 0;
     while lab.plane.app.core.read().attempts[&attempt].state.live() {
         assert!(alone < 300, "it is never found");
-        (lab.pass(30), alone += 30);
+        lab.pass(30);
+        alone += 30;
         lab.site.turn().await;
         let said = client.heartbeat_of_quiet(session, Some("runner"), Some(alone)).await;
         assert!(said.is_ok(), "{said:?}");
@@ -93,7 +94,8 @@ async fn a_task_that_a_gitea_lost_is_found_and_told_with_cause_and_fix_gitea_fet
     lab.until(job, &["ended"]).await;
     let mut told = String::new();
     for _ in 0..600 {
-        (lab.pass(40), lab.site.turn().await);
+        lab.pass(40);
+        lab.site.turn().await;
         told =
             lab.demand(job).and_then(|demand| demand.repeat).map(|repeat| repeat.text()).unwrap_or_default();
         if told.contains("no call") {
@@ -186,5 +188,56 @@ async fn two_repositories_of_one_number_at_two_forges_are_never_taken_for_each_o
         matches!(lab.plane.client.explain_access(&question).await.unwrap().decision, Decision::Allow { .. })
     };
     assert_eq!((ask("lab:4711").await, ask("github:4711").await, ask("4711").await), (true, false, true));
+    lab.plane.stop().await;
+}
+
+/// The runner program of a Forgejo calls no hook. The handle binds the machine to its job, so the gate is asked before the
+/// program begins, by what the forge says then.
+#[tokio::test(flavor = "multi_thread")]
+async fn second_gate_of_a_forgejo_refuses_before_the_program_begins_and_the_machine_goes() {
+    let mut lab = Lab::new().await;
+    let job = lab.twin.with(|state| state.start(&lab.ada, &["gpu"], None));
+    lab.until(job, &["launching"]).await;
+    let machine = lab.boot().await;
+    let attempt = machine.agent.session.attempt;
+    eventually("it is registered", || async {
+        lab.twin.with(|state| state.runners.len() == 1).then_some(())
+    })
+    .await;
+    // It was let in as the work of one person, and is that of another by the time it would run.
+    lab.twin.with(|state| state.caused_by(job, &lab.eve));
+    let error = eventually("it is refused", || async {
+        match machine.agent.client.runner_config(&machine.agent.session, 5).await {
+            Ok(answer) => panic!("it was handed over: {answer:?}"),
+            Err(ClientError::Refused { error, .. }) if error.code == "registration.not_minted" => None,
+            Err(ClientError::Refused { error, .. }) => Some(error),
+            Err(error) => panic!("{error:?}"),
+        }
+    })
+    .await;
+    assert_eq!(error.code, "registration.refused");
+    assert!(error.message.contains("no step of it does"), "{}", error.message);
+    let verdict = lab.plane.app.core.read().attempts[&attempt].verdict.clone().unwrap();
+    assert_eq!(verdict.class.as_deref(), Some("gate.refused_at_start"));
+    // Nothing was fetched, nothing ran, the registration is forgotten, and the machine goes.
+    assert!(lab.twin.with(|state| state.fetches.is_empty() && state.tasks.is_empty()));
+    eventually("it is forgotten", || async { lab.twin.with(|state| state.runners.is_empty()).then_some(()) })
+        .await;
+    let mut wanted = 1;
+    for _ in 0..600 {
+        wanted = lab.site.turn().await.runners.len();
+        if wanted == 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(wanted, 0, "its machine stays");
+    // Whoever waits is told by what the forge says now.
+    let demand = lab.until(job, &["held", "refused"]).await;
+    let reason = format!("{:?}", demand.reason());
+    assert!(reason.contains("eve"), "{reason}");
+    let said: Vec<String> =
+        lab.plane.client.events(None).await.unwrap().into_iter().map(|event| event.name).collect();
+    assert!(said.iter().any(|kind| kind == "HandoverRefused"), "{said:?}");
     lab.plane.stop().await;
 }

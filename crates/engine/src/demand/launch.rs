@@ -168,7 +168,7 @@ fn refusal(tx: &Tx<'_>, attempt: &Attempt) -> Option<Explanation> {
     }
 }
 
-fn refused_verdict(reason: Explanation) -> Verdict {
+pub(crate) fn refused_verdict(reason: Explanation) -> Verdict {
     Verdict {
         outcome: Outcome::Failed,
         fix: reason.fix,

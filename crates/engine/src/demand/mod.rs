@@ -14,6 +14,7 @@
 //! - [`time`]: pauses that end, jobs that nobody has spoken of for long, runners that wait in vain.
 
 pub mod admit;
+pub(crate) mod handover;
 pub mod labels;
 pub mod launch;
 pub mod limits;

@@ -257,7 +257,7 @@ pub(crate) fn by_hook(
 }
 
 /// Whether a demand is of the run of which a runner took a job.
-fn of_job(demand: &Demand, job: &TakenJob) -> bool {
+pub(crate) fn of_job(demand: &Demand, job: &TakenJob) -> bool {
     demand.repository.forge == job.repository.forge
         && demand.repository.id == job.repository.id
         && demand.run == job.run
@@ -288,7 +288,7 @@ fn open(runner: &Runner) -> Option<&Taken> {
     (taken.answer == TakenAnswer::Asked).then_some(taken)
 }
 
-fn ask(tx: &Tx<'_>, runner: &Runner, job: &TakenJob, facts: &RunFacts) -> TakenAnswer {
+pub(crate) fn ask(tx: &Tx<'_>, runner: &Runner, job: &TakenJob, facts: &RunFacts) -> TakenAnswer {
     let config = tx.config();
     let repository = config.repository(&job.repository.forge, job.repository.id);
     let siblings =

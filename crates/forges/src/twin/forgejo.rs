@@ -150,6 +150,14 @@ impl ForgejoState {
         id
     }
 
+    /// The forge now says of the run of a job that somebody else caused it.
+    pub fn caused_by(&mut self, job: u64, user: &Person) {
+        let run = self.jobs.get(&job).map(|job| job.run);
+        if let Some(run) = run.and_then(|run| self.runs.get_mut(&run)) {
+            run.user = user.clone();
+        }
+    }
+
     /// Somebody runs a job again: it waits, under the same id and another handle.
     pub fn rerun(&mut self, id: u64) {
         if let Some(job) = self.jobs.get_mut(&id) {

@@ -5,6 +5,7 @@
 
 use super::{Agent, principal, superseded};
 use crate::app::App;
+use crate::effect::{causes, forgejo};
 use crate::http::error::{HttpError, invalid, missing};
 use axum::Json;
 use axum::extract::State;
@@ -103,6 +104,9 @@ async fn ready(app: &App, attempt: &Attempt, fence: u32) -> Result<Option<Runner
     let (id, by) = (attempt.id, principal(&attempt));
     match app.sealed.read(attempt.runner, &registration.name).map_err(|error| trouble(&error))? {
         Some(kept) => {
+            if registration.fetched_at.is_none() && !may_begin(app, &attempt, fence, &registration).await? {
+                return Ok(None);
+            }
             app.core.give(Input::RunnerConfigFetched { attempt: id, fence }, by).await?;
             Ok(Some(RunnerConfig { name: kept.name, config: kept.secret.expose().to_owned() }))
         }
@@ -112,6 +116,35 @@ async fn ready(app: &App, attempt: &Attempt, fence: u32) -> Result<Option<Runner
             app.core.give(Input::RunnerConfigLost { attempt: id, fence }, by).await?;
             Ok(None)
         }
+    }
+}
+
+/// The second gate of a runner whose program calls no hook: the forge is asked for the job once more, and the gate about what
+/// it says. `false` while that cannot be said; the supervisor asks again, for as long as it waits for its configuration.
+async fn may_begin(
+    app: &App,
+    attempt: &Attempt,
+    fence: u32,
+    registration: &Registration,
+) -> Result<bool, HttpError> {
+    let Some(client) = app.forges.forgejo(&registration.repository.forge) else { return Ok(true) };
+    let demand = app.core.read().demands.get(&registration.demand).cloned();
+    let Some(demand) = demand else { return Ok(false) };
+    let (job, facts) = match forgejo::about_to_run(client, &demand).await {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(false),
+        Err(error) => {
+            tracing::warn!(attempt = %attempt.id, error = causes(&error), "whose job a machine is to run could not be asked");
+            return Ok(false);
+        }
+    };
+    let input = Input::RunnerHandover { attempt: attempt.id, fence, job, facts: Box::new(facts) };
+    match app.core.give(input, principal(attempt)).await? {
+        Reply::Taken { answer: TakenAnswer::Refused { reason } } => {
+            let text = format!("the job may not run, and no step of it does: {}", reason.message);
+            Err(conflict("registration.refused", text, "end this machine"))
+        }
+        _ => Ok(true),
     }
 }
 
