@@ -412,13 +412,7 @@ impl State {
         past.sort();
         let excess = past.len().saturating_sub(count(keep.numbers));
         let numbers = past.into_iter().skip(excess).map(|(_, forge, job)| (forge, job)).collect();
-        Snapshot {
-            rows,
-            numbers,
-            last_seq: self.last.0,
-            last_at: self.last.1,
-            epoch: self.epoch,
-        }
+        Snapshot { rows, numbers, last_seq: self.last.0, last_at: self.last.1, epoch: self.epoch }
     }
 
     fn fenced(&self, epoch: u64) -> Result<(), Error> {

@@ -2,11 +2,11 @@
 
 use crate::farm::Farm;
 use crate::spec;
-use forgeyard_model::{Id, SiteId};
 use forgeyard_model::attempt::Attempt;
 use forgeyard_model::lease::LeaseState;
 use forgeyard_model::runner::{Runner, RunnerState, RunnerWork};
 use forgeyard_model::site::{DesiredRunner, DesiredSet, ReleasingLease};
+use forgeyard_model::{Id, SiteId};
 
 /// Whose one-shot token a machine gets.
 #[derive(Debug, Clone, Copy)]

@@ -36,11 +36,7 @@ pub(crate) fn jobs(a: &Job, b: &Job) -> bool {
 
 pub(crate) fn demands(a: &Demand, b: &Demand) -> bool {
     let ended = a.state.ended();
-    let times = if ended {
-        (a.ended_at, a.since) == (b.ended_at, b.since)
-    } else {
-        a.deadline == b.deadline
-    };
+    let times = if ended { (a.ended_at, a.since) == (b.ended_at, b.since) } else { a.deadline == b.deadline };
     times
         && ended == b.state.ended()
         && a.id == b.id

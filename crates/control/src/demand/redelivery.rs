@@ -122,8 +122,9 @@ fn failed(deliveries: &[Delivery], stored: impl Fn(&str) -> bool) -> Vec<Failed>
         group.newest = group.newest.max(Some((delivery.delivered_at, delivery.id)));
     }
     let open = groups.iter().filter(|(guid, group)| !group.taken && !stored(guid));
-    let mut newest: Vec<(bool, Timestamp, u64, &str)> =
-        open.filter_map(|(guid, group)| group.newest.map(|(at, id)| (!group.urgent, at, id, *guid))).collect();
+    let mut newest: Vec<(bool, Timestamp, u64, &str)> = open
+        .filter_map(|(guid, group)| group.newest.map(|(at, id)| (!group.urgent, at, id, *guid)))
+        .collect();
     newest.sort_unstable();
     newest.into_iter().map(|(_, _, id, guid)| Failed { id, guid: guid.to_owned() }).collect()
 }

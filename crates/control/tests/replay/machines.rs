@@ -142,9 +142,7 @@ impl Sites {
                     if machines.contains_key(runner) { String::new() } else { token() }
                 };
                 let set = desired(&app.core.read(), id, |of| match of {
-                    TokenOf::Attempt(attempt) => {
-                        new(&attempt.runner, &|| app.keys.attempt_token(attempt))
-                    }
+                    TokenOf::Attempt(attempt) => new(&attempt.runner, &|| app.keys.attempt_token(attempt)),
                     TokenOf::Runner(runner) => new(&runner.id, &|| app.keys.runner_token(runner)),
                 });
                 fetched = set;

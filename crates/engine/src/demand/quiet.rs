@@ -14,11 +14,11 @@
 use crate::agents::live;
 use crate::ending;
 use crate::tx::Tx;
+use forgeyard_model::AttemptId;
 use forgeyard_model::demand::DemandState;
 use forgeyard_model::input::{Refusal, Reply};
 use forgeyard_model::registration::RegistrationState;
 use forgeyard_model::verdict::{RetryPolicy, Verdict};
-use forgeyard_model::AttemptId;
 use std::time::Duration;
 
 /// How long nothing must have happened. Steps of a job begin at once; the longest that was seen to stand alone is a program

@@ -81,12 +81,7 @@ impl Reached<'_> {
     }
 
     /// The reason, for the account that it was found for.
-    pub(crate) fn explain(
-        &self,
-        farm: &Farm,
-        config: &FarmConfig,
-        account: Option<&Account>,
-    ) -> Explanation {
+    pub(crate) fn explain(&self, farm: &Farm, config: &FarmConfig, account: Option<&Account>) -> Explanation {
         let say = |text: String, fix: String, live| {
             held_by(farm, Explanation::new(self.code(), text).fix(fix), live)
         };

@@ -442,7 +442,8 @@ impl Budget {
             }
             Cost::Content => {
                 let wait = self.deliveries_waited.is_some_and(|at| now.since(at) < MINUTE * 2);
-                let share = if wait { pace.content_per_minute / CONTENT_SHARE } else { pace.content_per_minute };
+                let share =
+                    if wait { pace.content_per_minute / CONTENT_SHARE } else { pace.content_per_minute };
                 let minute = self.content_minute.room(now, MINUTE, 1, share);
                 let hour = self.content_hour.room(now, HOUR, 1, pace.content_per_hour);
                 route.max(minute).max(hour)
