@@ -18,7 +18,7 @@ use support::{Client, NOW, options, token, write_authority};
 
 const FILES: usize = 6;
 /// Minutes of the window of the budget.
-const WINDOW: u32 = 30;
+const WINDOW: u32 = 10;
 
 fn find(program: &str) -> Option<PathBuf> {
     let folders = std::env::var("PATH").unwrap_or_default();
