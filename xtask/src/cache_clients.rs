@@ -117,7 +117,7 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
     };
     let bench = Bench { root, program, sccache: find("sccache"), folder: folder.0.clone() };
     bench.c_tree()?;
-    let (mut lines, mut figures) = (Vec::new(), Vec::new());
+    let (mut lines, mut figures, mut failed) = (Vec::new(), Vec::new(), None);
     let only = std::env::var("FORGEYARD_BENCH_ONLY").unwrap_or_default();
     for client in Client::ALL {
         let there = match client {
@@ -129,7 +129,8 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
             continue;
         }
         if client.name().contains(&only) {
-            bench.client(client, &mut lines, &mut figures)?;
+            // What was measured before is printed all the same.
+            failed = failed.or(bench.client(client, &mut lines, &mut figures).err());
         }
     }
     println!(
@@ -140,7 +141,7 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
         println!("{line}");
     }
     println!("the columns `wall` and `CPU` are ratios to the same build without a cache");
-    Ok(figures)
+    failed.map_or(Ok(figures), Err)
 }
 
 impl Bench<'_> {
