@@ -18,6 +18,7 @@ pub(crate) mod handle;
 pub mod index;
 mod keeper;
 mod kept;
+mod known;
 pub mod large;
 pub mod log;
 pub mod port;
