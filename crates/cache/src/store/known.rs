@@ -32,7 +32,7 @@ impl Default for Known {
 }
 
 fn seen(name: NameHash, slot: Slot) -> Seen {
-    let place = u64::from(slot.segment()) << 32 | slot.at() / 64;
+    let place = (u64::from(slot.segment()) << 32) | (slot.at() / 64);
     Seen { low: name.0 as u64, high: (name.0 >> 64) as u64, place }
 }
 

@@ -7,11 +7,11 @@
 use super::append::Segment;
 use super::beyond::Beyond;
 use super::index::{SHARDS, Slot, Spot, shard_of};
-use super::keeper::walk;
 use super::kept::Kept;
 use super::log::{Config, Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What, segment_head};
 use super::snapshot::{Head, Since};
+use super::walk::walk;
 use super::{Clock, StoreError};
 use crate::name::half;
 use forgeyard_model::Digest;

@@ -7,10 +7,10 @@
 
 use super::StoreError;
 use super::index::Word as _;
-use super::keeper::walk_on;
 use super::large::Large;
 use super::log::{Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What};
+use super::walk::walk_on;
 use crate::name::half;
 use forgeyard_model::Digest;
 use sha2::{Digest as _, Sha256};
