@@ -146,22 +146,28 @@ impl Shared {
         Ok(None)
     }
 
-    /// Takes a damaged or dangling name out of the index.
+    /// Takes a damaged name out of the index.
     pub(super) fn forget(&self, hash: NameHash, slot: Slot) {
         let _writer = locked(&self.writer);
-        self.forget_locked(hash, slot);
-    }
-
-    /// The same, with the writer locked.
-    pub(super) fn forget_locked(&self, hash: NameHash, slot: Slot) {
         if self.names.remove(hash.0, slot).is_some() {
             self.damaged.fetch_add(1, Relaxed);
             self.uncount(slot);
-            tracing::warn!(
-                segment = slot.segment(),
-                at = slot.at(),
-                "an entry is damaged or gone; it is a miss now"
-            );
+            tracing::warn!(segment = slot.segment(), at = slot.at(), "an entry is damaged; it is a miss now");
         }
+    }
+
+    /// Takes a name out of the index whose content was evicted. That is no damage: eviction takes a content that nobody read
+    /// through a link, and writes nothing to the log, so a start can find links to what went.
+    pub(super) fn forget_dangling(&self, hash: NameHash, slot: Slot) {
+        let _writer = locked(&self.writer);
+        if self.names.remove(hash.0, slot).is_some() {
+            self.uncount(slot);
+            tracing::debug!(segment = slot.segment(), at = slot.at(), "the content of an entry was evicted");
+        }
+    }
+
+    /// Whether the file of a large content was not there at the start: then its names are leftovers of an eviction before it.
+    pub(super) fn went_before(&self, digest: Digest) -> bool {
+        locked(&self.missing).contains(&digest)
     }
 }

@@ -2,10 +2,10 @@
 
 use super::append::Segment;
 use super::beyond::{Beyond, Purge};
-use super::keeper::walk;
 use super::large::{Large, Spool};
 use super::log::{LogStore, Shared, locked};
 use super::record::{LARGE, SEGMENT_HEAD, What};
+use super::walk::walk;
 use super::{Body, Policy, Provenance, Put, StoreError};
 use crate::name::{Name, half};
 use forgeyard_model::Digest;

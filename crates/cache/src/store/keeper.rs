@@ -1,4 +1,4 @@
-//! Keeping to the limits, and the slow questions that read the whole log.
+//! Keeping to the limits.
 //!
 //! **Space** comes back by dropping a whole segment: one that is mostly dead, else the oldest. What was used since that
 //! segment was last written moves to the end of the log, latest use first, up to half of the segment with the large
@@ -13,227 +13,23 @@
 //! **Leases** are kept by both: an entry whose last use lies ahead is not taken out; it moves, however many there are, and so
 //! does the content that it links to. What was leased or linked to while its segment was on its way out is found when it is to
 //! go, and moves in another round. A scope over its quota that holds nothing but leases takes nothing new until they end; when
-//! they fill the disk, its hard limit does the same.
+//! they fill the disk, its hard limit does the same. Promises for days (`kept`) give way to room, but to nothing else.
 
-use super::append::Writer;
 use super::beyond::Gone;
-use super::index::{Slot, Spot, Word as _, minutes_ahead, minutes_since};
+use super::index::{Slot, Spot, minutes_ahead, minutes_since};
 use super::log::{Shared, locked, minute_of};
-use super::record::{HEAD, Head, LARGE, Record, SEGMENT_HEAD, What};
-use super::{LEASE_MINUTES, Limits, Listed, StoreError, Totals, Which};
-use crate::name::{Kind, NameHash};
+use super::record::{Head, LARGE, Record, SEGMENT_HEAD, What};
+use super::walk::walk;
+use super::{LEASE_MINUTES, Limits, StoreError};
+use crate::name::NameHash;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt as _;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How much a scope is brought down to once it is over its quota, so that this is not done for every put.
 const DOWN_TO: f64 = 0.9;
 
-/// How far a segment was read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Walked {
-    /// Up to here records hold.
-    pub(super) good: u64,
-    /// Where the segment ended when this began. It may have grown since.
-    pub(super) end: u64,
-}
-
-/// Reads records of a segment file in order, up to its end or to the first that does not hold; answers with how far that
-/// was. It does not look for further records behind a damaged one: what lies there may be the content of an entry, and
-/// whoever wrote that content could have made it look like a record of any scope.
-pub(super) fn walk(
-    segment: &super::append::Segment,
-    from: u64,
-    mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<(), StoreError>,
-) -> Result<Walked, StoreError> {
-    walk_on(segment, from, |at, record, length| see(at, record, length).map(ControlFlow::Continue))
-}
-
-/// The same, until it is told to stop; the record at which it was is not counted as read.
-pub(super) fn walk_on(
-    segment: &super::append::Segment,
-    from: u64,
-    mut see: impl FnMut(u64, &Record<'_>, u64) -> Result<ControlFlow<()>, StoreError>,
-) -> Result<Walked, StoreError> {
-    let end = segment.size.load(Acquire);
-    // bytes of the file from `begin` on; the buffer is filled further where records are small
-    let (mut buffer, mut begin, mut ahead) = (Vec::new(), 0u64, 1 << 10);
-    let fill = |buffer: &mut Vec<u8>, begin: &mut u64, at: u64, length: u64, ahead: u64| {
-        let wanted = length.min(end - at);
-        if at < *begin || at + wanted > *begin + buffer.len() as u64 {
-            buffer.resize(wanted.max(ahead).min(end - at) as usize, 0);
-            *begin = at;
-            segment.file.read_exact_at(buffer, at).map_err(StoreError::io("reading", &segment.path))?;
-        }
-        Ok::<usize, StoreError>((at - *begin) as usize)
-    };
-    let mut at = from.max(SEGMENT_HEAD);
-    while at < end {
-        let here = fill(&mut buffer, &mut begin, at, HEAD as u64, ahead)?;
-        let Ok(head) = Head::peek(&buffer[here..]) else { break };
-        // the last record may be cut off, so its payload is checked; the others' are when they are read
-        let last = at + head.len() >= end;
-        let wanted = if last { head.len() } else { head.texts_end() as u64 };
-        let here = fill(&mut buffer, &mut begin, at, wanted, ahead)?;
-        let bytes = &buffer[here..];
-        let found = if last { Record::read(bytes) } else { Record::read_head(bytes) };
-        let Ok((record, head)) = found else { break };
-        if at + head.len() > end {
-            break;
-        }
-        if see(at, &record, head.len())?.is_break() {
-            return Ok(Walked { good: at, end });
-        }
-        ahead = if head.len() < 8 << 10 { 256 << 10 } else { 1 << 10 };
-        at += head.len();
-    }
-    Ok(Walked { good: at.min(end), end })
-}
-
 impl Shared {
-    /// Takes a name away and writes that down.
-    pub(super) fn drop_name(
-        &self,
-        writer: &mut Writer,
-        scope: &str,
-        kind: Kind,
-        key: &str,
-    ) -> Result<bool, StoreError> {
-        let hash = NameHash::of(scope, kind, key);
-        let beyond = self.beyond.as_ref().is_some_and(|beyond| beyond.supersede(hash));
-        let Some((slot, ())) = self.find(hash, |_| ())? else { return Ok(beyond) };
-        self.append(writer, &self.dropping(scope, kind, key))?;
-        if self.names.remove(hash.0, slot).is_some() {
-            self.uncount(slot);
-        }
-        Ok(true)
-    }
-
-    fn dropping<'a>(&self, scope: &'a str, kind: Kind, key: &'a str) -> Record<'a> {
-        Record {
-            what: What::Drop,
-            flags: 0,
-            kind,
-            scope,
-            key,
-            provenance: b"",
-            stored_at: (self.clock)(),
-            digest: forgeyard_model::Digest::from_bytes([0; 32]),
-            size: 0,
-            payload: &[],
-        }
-    }
-
-    pub(super) fn list(&self, scope: Option<&str>) -> Result<Vec<Listed>, StoreError> {
-        self.load_all();
-        let minute = self.minute();
-        let mut all: BTreeMap<NameHash, Listed> = BTreeMap::new();
-        for segment in self.all_segments() {
-            let walked = walk(&segment, SEGMENT_HEAD, |at, record, _| {
-                if matches!(record.what, What::Drop | What::Content)
-                    || scope.is_some_and(|scope| scope != record.scope)
-                {
-                    return Ok(());
-                }
-                let name = record.name();
-                let Some(slot) = self.stands_at(name, segment.number, at) else { return Ok(()) };
-                let listed = Listed {
-                    scope: record.scope.to_owned(),
-                    kind: record.kind,
-                    key: record.key.to_owned(),
-                    digest: record.digest,
-                    size: record.size,
-                    stored_at: record.stored_at,
-                    idle_minutes: minutes_since(slot.minute(), minute),
-                    by: serde_json::from_slice(record.provenance).unwrap_or_default(),
-                };
-                all.insert(name, listed);
-                Ok(())
-            })?;
-            self.forget_behind(&segment, walked);
-        }
-        Ok(all.into_values().collect())
-    }
-
-    /// The slot of a name, if the name stands for the record at this place.
-    pub(super) fn stands_at(&self, name: NameHash, segment: u32, at: u64) -> Option<Slot> {
-        let place = Slot::new(segment, at, 0, 0, 0);
-        self.names.find(name.0).find(|slot| slot.same_place(place))
-    }
-
-    /// What lies behind damage can be neither listed nor removed by its writer, so it is not served either.
-    pub(super) fn forget_behind(&self, segment: &super::append::Segment, walked: Walked) {
-        let active = locked(&self.writer).active.number == segment.number;
-        // of one that grew meanwhile nothing is known but what was looked at (ncps#1333)
-        if active || walked.good >= walked.end {
-            return;
-        }
-        let good = walked.good;
-        tracing::error!(
-            segment = segment.number,
-            at = good,
-            "a record is damaged; what lies behind it is given up"
-        );
-        let mut behind = Vec::new();
-        self.names.each(|hash, slot| {
-            if slot.segment() == segment.number && slot.at() >= good {
-                behind.push((hash, slot));
-            }
-        });
-        for (hash, slot) in behind {
-            self.forget(NameHash(hash), slot);
-        }
-    }
-
-    pub(super) fn remove_all(&self, which: &Which) -> Result<u64, StoreError> {
-        let mut removed = 0;
-        if let Some(beyond) = &self.beyond {
-            beyond.purge(which, (self.clock)())?;
-        }
-        let all = self.list(None)?;
-        self.keep_waiting()?;
-        for entry in all {
-            if which.means(&entry.scope, &entry.key, &entry.by) {
-                // a scope goes, but not what readers of its narinfos were promised (nix#1885)
-                let promised = matches!(which, Which::Scope { prefix, .. } if prefix.is_empty())
-                    && entry.kind == Kind::Nix
-                    && entry.key.starts_with("nar/")
-                    && self.leased_for(NameHash::of(&entry.scope, entry.kind, &entry.key)) > LEASE_MINUTES;
-                if promised {
-                    continue;
-                }
-                let mut writer = locked(&self.writer);
-                removed += u64::from(self.drop_name(&mut writer, &entry.scope, entry.kind, &entry.key)?);
-            }
-        }
-        Ok(removed)
-    }
-
-    /// For how many minutes a name is leased from now.
-    fn leased_for(&self, name: NameHash) -> u32 {
-        let slot = self.find(name, |_| ()).ok().flatten();
-        slot.map_or(0, |(slot, ())| minutes_ahead(slot.minute(), self.minute()))
-    }
-
-    pub(super) fn disk_bytes(&self) -> u64 {
-        let large = u64::try_from(self.large_bytes.load(Relaxed)).unwrap_or(0);
-        self.log_bytes.load(Relaxed) + large
-    }
-
-    pub(super) fn totals(&self) -> Totals {
-        Totals {
-            disk_bytes: self.disk_bytes(),
-            names: self.names.len() as u64,
-            contents: self.contents.len() as u64,
-            index_bytes: (self.names.memory() + self.contents.memory()) as u64,
-            tail_idle_minutes: self
-                .candidate(false)
-                .map(|segment| minutes_since(segment.written.load(Relaxed), self.minute())),
-        }
-    }
-
     pub(super) fn maintain(&self, limits: &dyn Fn(&str) -> Limits) -> Result<(), StoreError> {
         let _keeping = locked(&self.keeping);
         self.load_all();
@@ -322,7 +118,7 @@ impl Shared {
 
     /// The segment that goes next, never the one that grows: the emptiest, if one is less than half alive, else or when
     /// asked for the oldest, whose entries have had the longest time to be used again.
-    fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::append::Segment>> {
+    pub(super) fn candidate(&self, oldest: bool) -> Option<std::sync::Arc<super::append::Segment>> {
         let mut all = self.all_segments();
         all.pop();
         let alive = |segment: &super::append::Segment| u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);

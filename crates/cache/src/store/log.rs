@@ -22,12 +22,13 @@ use super::cold::Recent;
 use super::counts::Scopes;
 use super::index::{LAST_MINUTE, Slot, Spot, Table};
 use super::kept::Kept;
+use super::known::Known;
 use super::scrub::Cursor;
 use super::snapshot::Loading;
 use super::{Clock, StoreError};
 use crate::name::NameHash;
 use forgeyard_model::{Digest, Timestamp};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -104,6 +105,9 @@ pub(super) struct Shared {
     /// Longest lease that keeps an entry when there is too little room, in minutes.
     pub(super) holding: AtomicU32,
     pub(super) recent: Recent,
+    pub(super) found: Known,
+    /// Large contents that names stood for at the start, and whose file was not there.
+    pub(super) missing: Mutex<HashSet<Digest>>,
     /// What was dropped here and lies in the tier.
     pub(super) beyond: Option<Arc<Beyond>>,
     pub(super) scrubbing: Mutex<Option<Cursor>>,
@@ -268,6 +272,8 @@ impl Shared {
             kept: Mutex::new(kept),
             holding: AtomicU32::new(u32::MAX),
             recent: Recent::default(),
+            found: Known::default(),
+            missing: Mutex::default(),
             beyond,
             scrubbing: Mutex::default(),
             scrubbed: AtomicU64::new(0),

@@ -18,15 +18,18 @@ pub(crate) mod handle;
 pub mod index;
 mod keeper;
 mod kept;
+mod known;
 pub mod large;
 pub mod log;
 pub mod port;
 pub mod record;
 mod recovery;
+mod removal;
 mod scrub;
 mod snapshot;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
+mod walk;
 
 use crate::name::{Kind, Name, NameHash};
 use forgeyard_model::{Digest, Timestamp};

@@ -57,6 +57,10 @@ impl Shared {
             {
                 return Ok(Some(Found { facts, place: Place::Large(large) }));
             }
+            if !self.went_before(facts.digest) {
+                self.forget(name, slot);
+                return Ok(None);
+            }
         } else {
             let content = half(facts.digest.as_bytes());
             self.ready(content);
@@ -67,7 +71,7 @@ impl Shared {
                 return Ok(Some(Found { facts, place: Place::Buffer(range(head)) }));
             }
         }
-        self.forget(name, slot);
+        self.forget_dangling(name, slot);
         Ok(None)
     }
 
@@ -79,6 +83,9 @@ impl Shared {
             (facts, record.what, record.flags & LARGE != 0)
         })?;
         let Some((slot, (facts, what, large))) = found else { return Ok(None) };
+        if what == What::Entry {
+            self.found.keep(name, slot);
+        }
         let there = match (what, large) {
             (What::Link, true) => locked(&self.large).contains_key(&facts.digest),
             (What::Link, false) => {
@@ -93,7 +100,7 @@ impl Shared {
             _ => true,
         };
         if !there {
-            self.forget(name, slot);
+            self.forget_dangling(name, slot);
             return Ok(None);
         }
         Ok(Some((slot, facts)))
@@ -306,8 +313,16 @@ impl Store for LogStore {
 
     fn lease(&self, name: NameHash, minutes: u32) -> Result<bool, StoreError> {
         let shared = &self.shared;
+        let now = shared.minute();
+        shared.ready(name.0);
+        for slot in shared.names.find(name.0) {
+            if shared.found.has(name, slot)
+                && shared.names.lease(name.0, slot, now.wrapping_add(minutes), now)
+            {
+                return Ok(true);
+            }
+        }
         while let Some((slot, _)) = shared.known(name)? {
-            let now = shared.minute();
             if shared.names.lease(name.0, slot, now.wrapping_add(minutes), now) {
                 return Ok(true);
             }

@@ -7,15 +7,15 @@
 use super::append::Segment;
 use super::beyond::Beyond;
 use super::index::{SHARDS, Slot, Spot, shard_of};
-use super::keeper::walk;
 use super::kept::Kept;
 use super::log::{Config, Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What, segment_head};
 use super::snapshot::{Head, Since};
+use super::walk::walk;
 use super::{Clock, StoreError};
 use crate::name::half;
 use forgeyard_model::Digest;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -232,15 +232,18 @@ impl Shared {
         let root = self.config.folder.join("large");
         let failed = || StoreError::io("sweeping", &root);
         let large = locked(&self.large);
+        let mut missing: HashSet<Digest> = large.keys().copied().collect();
         for folder in fs_err::read_dir(&root).map_err(failed())? {
             for file in fs_err::read_dir(folder.map_err(failed())?.path()).map_err(failed())? {
                 let path = file.map_err(failed())?.path();
                 let digest = path.file_name().and_then(|name| Digest::from_hex(name.to_str()?).ok());
-                if digest.is_none_or(|digest| !large.contains_key(&digest)) {
-                    fs_err::remove_file(&path).map_err(failed())?;
+                match digest.filter(|digest| large.contains_key(digest)) {
+                    Some(digest) => drop(missing.remove(&digest)),
+                    None => fs_err::remove_file(&path).map_err(failed())?,
                 }
             }
         }
+        *locked(&self.missing) = missing;
         Ok(())
     }
 

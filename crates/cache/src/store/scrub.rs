@@ -7,10 +7,10 @@
 
 use super::StoreError;
 use super::index::Word as _;
-use super::keeper::walk_on;
 use super::large::Large;
 use super::log::{Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What};
+use super::walk::walk_on;
 use crate::name::half;
 use forgeyard_model::Digest;
 use sha2::{Digest as _, Sha256};
@@ -139,6 +139,18 @@ impl Shared {
                 matches!(whole, Some(Ok((whole, _))) if Digest::of(whole.payload) == whole.digest)
             }
         };
+        let went = match record.what {
+            What::Link if record.flags & LARGE != 0 => self.went_before(record.digest),
+            what => what == What::Link,
+        };
+        if !good && went {
+            // its content was evicted; written down, or each start would find the name again
+            let mut writer = locked(&self.writer);
+            if self.stands_at(name, segment, at).is_some() {
+                self.drop_name(&mut writer, record.scope, record.kind, record.key)?;
+            }
+            return Ok(());
+        }
         if !good {
             tally.damaged += 1;
             if let Some(spot) = spot {
@@ -171,7 +183,7 @@ impl Shared {
         let (mut piece, mut sha) = (Vec::new(), Sha256::new());
         // one that was removed meanwhile is no damage
         let Ok(large) = Large::open(&self.large_path(digest)) else {
-            let named = locked(&self.large).contains_key(&digest);
+            let named = locked(&self.large).contains_key(&digest) && !self.went_before(digest);
             tally.damaged += u64::from(named);
             if named {
                 self.give_up(digest);

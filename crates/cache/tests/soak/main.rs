@@ -1,5 +1,6 @@
 //! Clients of several kinds write and read over real sockets while the service is killed (`SIGKILL`) and started again, with
-//! room for everything, with too little room, and on a disk that is full. Looked for: an acknowledged entry that is lost, a
+//! room for everything, with too little room, on a disk that is full, and with a tier in S3-compatible storage that is slow,
+//! failing, hung and dead in turns. Looked for: an acknowledged entry that is lost, a
 //! byte that is wrong, an action result whose files are not there, memory that grows.
 //!
 //! `cargo xtask soak cache [SECONDS]` runs [`soak`] for so long; 60 seconds of it belong to CI, half an hour to a release.
@@ -12,6 +13,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 mod client;
+#[path = "../support/s3.rs"]
+mod s3;
 mod service;
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,6 +25,7 @@ use forgeyard_cache::service::{Options, start};
 use forgeyard_cache::store::log::{Config, Durability};
 use forgeyard_cache::token::Access;
 use forgeyard_model::{Digest, Timestamp};
+use s3::Fault;
 use service::{Service, SmallDisk};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -52,6 +56,8 @@ enum Room {
     Little,
     /// For a part, and the disk is full before the cache knows. Writes fail, a miss is no loss.
     FullDisk,
+    /// For a part, with a tier behind it that is slow, failing, hung and dead in turns. A miss is no loss.
+    Tier,
 }
 
 #[test]
@@ -65,9 +71,26 @@ fn the_service() {
     }
     let durability = if say("SOAK_GROUP") == "true" { Durability::Group } else { Durability::PageCache };
     let capacity = say("SOAK_CAPACITY").parse().unwrap();
+    let tier = std::env::var("SOAK_TIER").ok().map(|address| forgeyard_cache::tier::Config {
+        endpoint: format!("http://{address}"),
+        bucket: s3::BUCKET.to_owned(),
+        region: "us-east-1".to_owned(),
+        prefix: "soak".to_owned(),
+        writer: "soak".to_owned(),
+        reads: Vec::new(),
+        key: forgeyard_model::Secret::new(s3::KEY.to_owned()),
+        secret: forgeyard_model::Secret::new(s3::SECRET.to_owned()),
+        seal_minutes: 1,
+    });
     let running = start(Options {
         listen: say("SOAK_LISTEN").parse().unwrap(),
-        store: Config { durability, capacity, segment: 16 << 20, ..Config::new(folder.join("disk/store")) },
+        store: Config {
+            durability,
+            capacity,
+            segment: if tier.is_some() { 4 << 20 } else { 16 << 20 },
+            tier,
+            ..Config::new(folder.join("disk/store"))
+        },
         authority,
         largest: 16 << 20,
         threads: 2,
@@ -94,10 +117,16 @@ fn one(room: Room, group: bool, rounds: u32, round: Duration) -> String {
     if room == Room::FullDisk && disk.is_none() {
         return "SKIPPED: a small disk cannot be mounted here; too little room stands in for it".to_owned();
     }
+    let server = if room == Room::Tier { s3::S3::start() } else { None };
+    if room == Room::Tier && server.is_none() {
+        return "SKIPPED: no S3-compatible server".to_owned();
+    }
+    let proxy = server.as_ref().map(|server| s3::Proxy::start(server.address));
+    let tier = proxy.as_ref().map(|proxy| proxy.address);
     let (mut address, mut memory, tally) = (SocketAddr::from(([127, 0, 0, 1], 0)), 0, Tally::default());
     let mut clients: Vec<Soaker> = (0..CLIENTS).map(|number| Soaker::new(number, room)).collect();
     for _ in 0..rounds {
-        let service = Service::start(folder.path(), address, room, group);
+        let service = Service::start(folder.path(), address, room, group, tier);
         address = service.address;
         tally.stop.store(false, Ordering::SeqCst);
         let killed = std::thread::scope(|scope| {
@@ -107,8 +136,27 @@ fn one(room: Room, group: bool, rounds: u32, round: Duration) -> String {
             // as long as asked, and at a full disk until it is full
             let waits = || room == Room::FullDisk && tally.refused.load(Ordering::Relaxed) == 0;
             let more = || begin.elapsed() < round || waits() && begin.elapsed() < Duration::from_secs(120);
+            let mut faults = [
+                Fault::None,
+                Fault::Slow,
+                Fault::None,
+                Fault::Failing,
+                Fault::None,
+                Fault::Hung,
+                Fault::Dead,
+            ]
+            .into_iter()
+            .cycle();
+            let mut changed = Instant::now();
             while more() && !running.iter().any(|client| client.is_finished()) {
                 std::thread::sleep(Duration::from_millis(20));
+                if let Some(proxy) = &proxy
+                    && changed.elapsed() > round / 7
+                    && let Some(fault) = faults.next()
+                {
+                    proxy.fault(fault);
+                    changed = Instant::now();
+                }
             }
             // in the middle of what they do
             let killed = service.kill();
@@ -118,13 +166,17 @@ fn one(room: Room, group: bool, rounds: u32, round: Duration) -> String {
         });
         memory = memory.max(killed.1);
     }
-    let service = Service::start(folder.path(), address, room, group);
+    if let Some(proxy) = &proxy {
+        proxy.fault(Fault::None);
+    }
+    let service = Service::start(folder.path(), address, room, group, tier);
     for client in &mut clients {
         let mut wire = Wire::open(service.address, &client.token).unwrap();
         let keys: Vec<u64> = client.keys.keys().copied().collect();
         keys.into_iter().for_each(|key| client.read(&mut wire, key, &tally).unwrap());
         (0..client.results.len()).for_each(|result| client.warm(&mut wire, result, &tally).unwrap());
     }
+    let behind = tier.map(|_| metric(service.address, "forgeyard_cache_tier_"));
     memory = memory.max(service.kill().1);
     assert!(memory < MEMORY, "the service took {} MiB", memory >> 20);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -132,9 +184,10 @@ fn one(room: Room, group: bool, rounds: u32, round: Duration) -> String {
     if room == Room::FullDisk {
         assert!(count(&tally.refused) > 0, "the disk was never full");
     }
+    let behind = behind.map_or_else(String::new, |figures| format!("; the tier: {figures}"));
     format!(
         "{rounds} kills: {} writes acknowledged, {} refused for want of room, {} of {} reads found something, {} results \
-         with all their files, at most {} MiB of memory",
+         with all their files, at most {} MiB of memory{behind}",
         count(&tally.acknowledged),
         count(&tally.refused),
         count(&tally.hits),
@@ -142,6 +195,15 @@ fn one(room: Room, group: bool, rounds: u32, round: Duration) -> String {
         count(&tally.results),
         memory >> 20
     )
+}
+
+/// Figures whose names begin so, in a few words.
+fn metric(address: SocketAddr, begins: &str) -> String {
+    let mut wire = Wire::open(address, "").unwrap();
+    let (_, text) = wire.ask("GET", "/metrics", None).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix(begins));
+    lines.collect::<Vec<_>>().join(", ")
 }
 
 /// The long one. `FORGEYARD_SOAK_SECONDS` says how long.
@@ -154,8 +216,8 @@ fn soak() {
     let round = (whole / 6).min(Duration::from_secs(20));
     let mut number = 0;
     while begin.elapsed() < whole {
-        let room = [Room::Enough, Room::Little, Room::FullDisk][number % 3];
-        let group = number % 2 == 1;
+        let room = [Room::Enough, Room::Tier, Room::Little, Room::FullDisk][number % 4];
+        let group = number / 2 % 2 == 1;
         let done = one(room, group, 2, round);
         println!("{:>5.0} s  {room:?}, group commit {group}: {done}", begin.elapsed().as_secs_f64());
         number += 1;
@@ -165,7 +227,7 @@ fn soak() {
 /// A few kills of each kind, so that every run of the tests has some.
 #[rstest::rstest]
 fn nothing_is_lost_and_no_byte_is_wrong_over_a_few_kills(
-    #[values(Room::Enough, Room::Little, Room::FullDisk)] room: Room,
+    #[values(Room::Enough, Room::Little, Room::FullDisk, Room::Tier)] room: Room,
 ) {
     println!("{room:?}: {}", one(room, room == Room::Enough, 2, Duration::from_millis(1500)));
 }
@@ -185,7 +247,7 @@ fn lost_entry_and_wrong_byte_are_noticed() {
 
     let folder = tempfile::tempdir().unwrap();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let service = Service::start(folder.path(), any, Room::Enough, false);
+    let service = Service::start(folder.path(), any, Room::Enough, false, None);
     let (mut client, tally) = (Soaker::new(1, Room::Enough), Tally::default());
     let mut wire = Wire::open(service.address, &client.token).unwrap();
     for key in 0..50 {
@@ -197,7 +259,7 @@ fn lost_entry_and_wrong_byte_are_noticed() {
     let log = folder.path().join("disk/store/seg/00000001.fyl");
     let length = fs_err::metadata(&log).unwrap().len();
     fs_err::OpenOptions::new().write(true).open(&log).unwrap().set_len(length / 2).unwrap();
-    let service = Service::start(folder.path(), any, Room::Enough, false);
+    let service = Service::start(folder.path(), any, Room::Enough, false, None);
     let mut wire = Wire::open(service.address, &client.token).unwrap();
     let judged: Vec<_> = (0..50)
         .map(|key| {

@@ -8,18 +8,27 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn start(folder: &Path, listen: SocketAddr, room: Room, group: bool) -> Self {
+    pub(super) fn start(
+        folder: &Path,
+        listen: SocketAddr,
+        room: Room,
+        group: bool,
+        tier: Option<SocketAddr>,
+    ) -> Self {
         let capacity: u64 = match room {
             Room::Enough => 64 << 30,
             Room::Little => 128 << 20,
+            Room::Tier => 48 << 20,
             Room::FullDisk => 1 << 30,
         };
+        let tier = tier.map(|address| ("SOAK_TIER", address.to_string()));
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "the_service", "--nocapture"])
             .env(FOLDER, folder)
             .env("SOAK_LISTEN", listen.to_string())
             .env("SOAK_CAPACITY", capacity.to_string())
             .env("SOAK_GROUP", group.to_string())
+            .envs(tier)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
