@@ -138,14 +138,12 @@ impl Sites {
             // As a real site has it: a set is fetched when there is a newer one.
             if fetched.as_ref().is_none_or(|set| (set.epoch, set.generation) != (epoch, generation)) {
                 // A token is of use only to who makes the machine.
-                let new = |runner: &RunnerId, token: &dyn Fn() -> String| {
-                    if machines.contains_key(runner) { String::new() } else { token() }
-                };
-                let set = desired(&app.core.read(), id, |of| match of {
-                    TokenOf::Attempt(attempt) => new(&attempt.runner, &|| app.keys.attempt_token(attempt)),
-                    TokenOf::Runner(runner) => new(&runner.id, &|| app.keys.runner_token(runner)),
+                fetched = desired(&app.core.read(), id, |of| match of {
+                    TokenOf::Attempt(attempt) if machines.contains_key(&attempt.runner) => String::new(),
+                    TokenOf::Attempt(attempt) => app.keys.attempt_token(attempt),
+                    TokenOf::Runner(runner) if machines.contains_key(&runner.id) => String::new(),
+                    TokenOf::Runner(runner) => app.keys.runner_token(runner),
                 });
-                fetched = set;
             }
             let Some(set) = &fetched else { continue };
             for wanted in &set.runners {
