@@ -534,5 +534,5 @@ impl<'a> Tx<'a> {
 }
 
 fn hex(bytes: &[u8; 16]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(*bytes))
 }
