@@ -439,7 +439,7 @@ fn tier_line(tier: &TierStat) -> String {
     )
 }
 
-fn readings_table(readings: &Vec<Reading>) -> String {
+fn readings_table(readings: &[Reading]) -> String {
     let row = |reading: &Reading| {
         let principal = match reading.reader.principal.as_str() {
             "" => "(no token)",
@@ -548,7 +548,7 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             query.extend(scope.as_deref().map(|scope| ("scope", scope)));
             let text = admin.admin()?.ask(reqwest::Method::GET, "readers", &query).await?;
             let readings: Vec<Reading> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-            output::show(admin.json, &readings, readings_table)
+            output::show(admin.json, &readings, |readings| readings_table(readings))
         }
         CacheCommand::Purge { writer, admin } => {
             admin.admin()?.remove(admin.json, &[("writer", &writer)]).await
