@@ -214,7 +214,13 @@ mod tests {
             let fields: Vec<&str> = line.split(' ').collect();
             let [address, class, group, driver] = fields.as_slice() else { panic!("{line}") };
             let class = u32::from_str_radix(class.trim_start_matches("0x"), 16).unwrap();
-            function(root.path(), address, class, group.parse().ok(), Some(*driver).filter(|name| *name != "-"));
+            function(
+                root.path(),
+                address,
+                class,
+                group.parse().ok(),
+                Some(*driver).filter(|name| *name != "-"),
+            );
             if class >> 16 == 0x03 {
                 displays.push(DeviceFacts { key: format!("pci:{address}"), ..facts() });
             }
@@ -224,7 +230,8 @@ mod tests {
         let of: Vec<&DeviceFacts> = found.iter().collect();
         let units = forgeyard_engine::groups::units(&of);
         assert!(units.iter().all(|unit| unit.trouble.is_none()), "{units:?}");
-        let told: Vec<String> = units.iter().map(|unit| forgeyard_engine::groups::members(unit, &of)).collect();
+        let told: Vec<String> =
+            units.iter().map(|unit| forgeyard_engine::groups::members(unit, &of)).collect();
         assert_eq!(
             told,
             [
