@@ -112,7 +112,7 @@ proptest! {
         for _ in 0..25 {
             jobs.push(yard.submit(&Wish::gpus(1 + dice.next() % 3, 1 + (dice.next() % 4) as u32)));
             yard.pass(1 + dice.next() % 40);
-            if dice.next() % 2 == 0
+            if dice.next().is_multiple_of(2)
                 && let Some(place) = jobs.iter().position(|job| yard.runs(*job))
             {
                 let job = jobs.remove(place);
