@@ -254,7 +254,8 @@ impl World {
         let redeemed: Redeemed = self.call(REDEEM, None, &redeem).await?;
         let path = |template: &str| template.replace("{attempt}", &redeemed.attempt.to_string());
         let (session, fence) = (Some(redeemed.session.as_str()), redeemed.fence);
-        let beat = |step: Option<&str>| Heartbeat { fence, step: step.map(str::to_owned) };
+        let beat =
+            |step: Option<&str>| Heartbeat { fence, step: step.map(str::to_owned), quiet_seconds: None };
         let _: serde_json::Value = self.call(&path(HEARTBEAT), session, &beat(None)).await?;
         let config: RunnerConfig = loop {
             let request = RunnerConfigRequest { fence, wait_seconds: 5 };
