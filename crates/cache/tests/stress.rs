@@ -100,7 +100,7 @@ fn the_process_that_is_killed() {
                             drop(put);
                         }
                     }
-                    if random(&mut state) % 7 == 0 {
+                    if random(&mut state).is_multiple_of(7) {
                         NOW.fetch_add(10_000_000, Ordering::Relaxed);
                     }
                     if step % 50 == 49 {
@@ -173,7 +173,7 @@ fn stress(seed: u64, rounds: u64) {
             !status.success() && status.code().is_none(),
             "seed {seed}, round {round}: it ended by itself: {status}"
         );
-        if random(&mut state) % 3 > 0 {
+        if !random(&mut state).is_multiple_of(3) {
             let _ = fs_err::remove_file(folder.path().join("store/index.snap"));
         }
         let store = open(folder.path());

@@ -287,7 +287,7 @@ mod tests {
     fn what_went_is_found_after_a_restart_and_what_was_written_anew_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tier");
-        let name = |number: u128| NameHash(number << 64 | number * 7);
+        let name = |number: u128| NameHash((number << 64) | (number * 7));
         let slot = |segment: u32, at: u64| Slot::new(segment, at, 128, 0, 0);
         let beyond = Beyond::open(path.clone()).unwrap();
         let gone = Gone {
