@@ -133,11 +133,12 @@ async fn a_webhook_that_is_rightly_signed_has_the_list_asked_for_at_once_and_is_
     assert_eq!((listed(&lab), lab.state(job)), (1, None), "nobody asked");
     assert_eq!(post("f-3", "workflow_job", bare).await.status, 202);
     eventually("the list was asked for", || async { lab.state(job) }).await;
-    let farm = lab.plane.app.core.read();
-    assert!(farm.demand_of(&lab.forge, 9999).is_none(), "what it says itself is not believed");
-    let settled = format!("{:?}", farm.deliveries.values().next().unwrap().state);
-    assert!(settled.contains("the list of jobs is asked for"), "{settled}");
-    drop(farm);
+    {
+        let farm = lab.plane.app.core.read();
+        assert!(farm.demand_of(&lab.forge, 9999).is_none(), "what it says itself is not believed");
+        let settled = format!("{:?}", farm.deliveries.values().next().unwrap().state);
+        assert!(settled.contains("the list of jobs is asked for"), "{settled}");
+    }
     lab.plane.stop().await;
 }
 

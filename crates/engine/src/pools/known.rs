@@ -201,11 +201,12 @@ mod tests {
             all in prop::collection::vec(("[a-z_]{1,20}", any::<u64>(), any::<u64>(), any::<u64>()), 1..4),
             before in "[^Q]{0,40}",
         ) {
-            let list = |of: &dyn Fn(&(String, u64, u64, u64)) -> String| all.iter().map(of).collect::<Vec<_>>().join(", ");
-            let names = list(&|one| one.0.clone());
+            type One = (String, u64, u64, u64);
+            let list = |of: fn(&One) -> String| all.iter().map(of).collect::<Vec<_>>().join(", ");
+            let names = list(|one| one.0.clone());
             let text = format!(
                 "{before}Quota exceeded for {names}: Requested {}, but already used {} of {} {names}",
-                list(&|one| one.1.to_string()), list(&|one| one.2.to_string()), list(&|one| one.3.to_string()),
+                list(|one| one.1.to_string()), list(|one| one.2.to_string()), list(|one| one.3.to_string()),
             );
             let read: Vec<Quota> = all.iter().map(|one| quota(&one.0, one.1, one.2, Some(one.3))).collect();
             prop_assert_eq!(quotas(&text), Some(read));
