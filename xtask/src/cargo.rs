@@ -21,11 +21,13 @@ pub(crate) fn command(root: &Path, arguments: &[&str]) -> Command {
 const FAST: [&str; 9] = ["api", "cache", "control", "db", "engine", "forges", "formats", "model", "testkit"];
 
 /// Arguments by which cargo compiles the crates of the farm as a release has them, overflow checks apart, which stay. They
-/// change nothing for other builds, which keep their outputs, and third-party crates are not built again.
+/// change nothing for other builds, which keep their outputs, and third-party crates are not built again. Incremental
+/// compilation would cut a crate into many pieces that are optimised apart.
 pub(crate) fn optimised() -> Vec<String> {
-    let settings = ["opt-level=3", "debug-assertions=false", "overflow-checks=true"];
+    let settings = ["opt-level=3", "codegen-units=1", "debug-assertions=false", "overflow-checks=true"];
     let of = |name: &str| settings.map(|set| format!("--config=profile.dev.package.forgeyard-{name}.{set}"));
-    FAST.into_iter().flat_map(of).collect()
+    let whole = "--config=profile.dev.incremental=false".to_owned();
+    FAST.into_iter().flat_map(of).chain([whole]).collect()
 }
 
 fn about_this_package(name: &str) -> bool {

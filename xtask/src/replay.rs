@@ -12,8 +12,6 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<()> {
     all.extend(fast.iter().map(String::as_str));
     all.extend(["--package", "forgeyard-control", "--example", "replay", "--"]);
     all.extend(arguments.iter().map(String::as_str));
-    // Incremental compilation cuts a crate into many pieces that are optimised apart.
-    let mut command = crate::cargo::command(root, &all);
-    let status = command.env("CARGO_INCREMENTAL", "0").status().context("cannot start cargo")?;
+    let status = crate::cargo::command(root, &all).status().context("cannot start cargo")?;
     if status.success() { Ok(()) } else { bail!("the replay ended with {status}") }
 }

@@ -4,6 +4,10 @@
 //! with webhooks off; a part at ten times the load; and a part with half of the machines. Ends with 1 when a promise is
 //! broken. Without the trace it says so and plays nothing.
 
+/// A fifth of the time of a play went into malloc and free of the C library.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[path = "../tests/replay/mod.rs"]
 mod replay;
 

@@ -10,6 +10,7 @@ use super::wire::{Answer, HttpOptions, Proof, Request, Wire};
 use forgeyard_model::{Secret, Timestamp};
 use reqwest::{Method, Url};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Where the time comes from.
@@ -50,9 +51,14 @@ struct Inner {
 pub(crate) struct App {
     pub(crate) identity: AppIdentity,
     pub(crate) tokens: Tokens,
+    /// What it last proved itself with, and when that was made: a signature costs a millisecond.
+    proof: Mutex<Option<(Timestamp, Secret)>>,
     budget: Mutex<Budget>,
     at_once: Semaphore,
 }
+
+/// How long an App proves itself with one token, of the eight minutes that it is good for.
+const PROVED: Duration = Duration::from_secs(4 * 60);
 
 /// Which App makes a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,6 +174,23 @@ impl Call {
 }
 
 impl App {
+    /// A token that proves to be this App for four minutes at least.
+    fn proof(&self, now: Timestamp) -> Result<Secret, GithubError> {
+        let mut proof = self.proof.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*proof {
+            Some((made, token)) if *made <= now && now < made.plus(PROVED) => Ok(token.clone()),
+            _ => {
+                let token = self.identity.sign(now)?;
+                *proof = Some((now, token.clone()));
+                Ok(token)
+            }
+        }
+    }
+
+    fn forget_proof(&self) {
+        *self.proof.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     pub(crate) fn budget(&self) -> MutexGuard<'_, Budget> {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,6 +218,7 @@ impl Github {
         let app = |identity| App {
             identity,
             tokens: Tokens::default(),
+            proof: Mutex::default(),
             budget: Mutex::new(Budget::new(pace)),
             at_once: Semaphore::new(AT_ONCE),
         };
@@ -260,8 +284,13 @@ impl Github {
 
     /// Makes a call as an App itself.
     pub(crate) async fn as_app(&self, app: &App, call: Call) -> Result<Answer, GithubError> {
-        let token = app.identity.sign(self.now())?;
-        self.exchange(app, None, Proof::Bearer(token), &call).await
+        let token = app.proof(self.now())?;
+        let answer = self.exchange(app, None, Proof::Bearer(token), &call).await?;
+        if answer.status == 401 {
+            // The key may have been replaced, or a clock set.
+            app.forget_proof();
+        }
+        Ok(answer)
     }
 
     /// Makes a call with a registration token, which opens the way to the actions service. What its answer says of

@@ -173,3 +173,20 @@ async fn a_call_that_is_given_up_is_not_counted_as_under_way() {
     app.budget().heard(now, &spending, 200, &heard);
     assert_eq!(app.budget().ask(now, &spending), Advice::Go);
 }
+
+#[tokio::test]
+async fn an_app_proves_itself_with_one_token_for_four_minutes_and_anew_after_a_refusal() {
+    let github = client("http://127.0.0.1:1");
+    let app = github.app(0).unwrap();
+    let proof = |second: i64| {
+        let token = app.proof(Timestamp::from_micros(NOW + second * 1_000_000)).unwrap();
+        token.expose().to_owned()
+    };
+    let first = proof(0);
+    assert_eq!(proof(239), first);
+    let second = proof(240);
+    assert_ne!(second, first);
+    assert_ne!(proof(100), second, "the clock was set back: that token is not good yet");
+    app.forget_proof();
+    assert_ne!(proof(110), proof(100 + 240));
+}
