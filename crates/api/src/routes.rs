@@ -98,7 +98,7 @@ pub const ROUTES: &[Route] = &[
     get("/api/v1/pools", VIEWER, "All pools: machines, schedule, breaker, launches, the last error."),
     get("/api/v1/pools/{name}", VIEWER, "One pool, with its last day."),
     post("/api/v1/pools/{name}/drain", OPERATOR, "Stops or resumes giving work to a pool."),
-    get("/api/v1/cache", VIEWER, "The build cache: what it holds, how it is hit; null where there is none."),
+    get("/api/v1/cache", VIEWER, "The build cache: what it holds, how it is hit; 404 where there is none."),
     get("/api/v1/cache/entries", OPERATOR, "Entries of a scope of the build cache, by key."),
     post("/api/v1/cache/remove", OPERATOR, "Removes entries of a scope, or all of a writer."),
     post("/api/v1/pools/{name}/reset", OPERATOR, "Has a pool start machines again at once."),

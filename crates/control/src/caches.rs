@@ -47,10 +47,7 @@ impl From<Option<Arc<dyn Caches>>> for Cache {
 
 impl Cache {
     fn port(&self) -> Result<&Arc<dyn Caches>, HttpError> {
-        self.0.as_ref().ok_or_else(|| {
-            let error = ApiError::new(ErrorKind::NotFound, "cache.none", "this farm runs no build cache");
-            HttpError(error.hint("write a section [cache] into forgeyard.toml, see docs/cache.md"))
-        })
+        self.0.as_ref().ok_or_else(none)
     }
 
     /// Everything at a glance; nothing without a cache.
@@ -70,6 +67,12 @@ impl Cache {
     pub async fn remove(&self, by: &str, which: &CacheRemoval) -> Result<u64, HttpError> {
         patiently(self.port()?.remove(by, which)).await
     }
+}
+
+/// The farm has no cache.
+pub(crate) fn none() -> HttpError {
+    let error = ApiError::new(ErrorKind::NotFound, "cache.none", "this farm runs no build cache");
+    HttpError(error.hint("write a section [cache] into forgeyard.toml, see docs/cache.md"))
 }
 
 async fn patiently<T>(answer: impl Future<Output = Result<T, CacheError>>) -> Result<T, HttpError> {

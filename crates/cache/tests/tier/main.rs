@@ -139,9 +139,9 @@ impl Farm {
                 let bytes = noise(200_000, round * 1000 + batch * 100 + number);
                 self.put(&format!("/-/kv/filler-{round}-{batch}-{number}"), "secret", &bytes);
             }
-            self.sent();
             self.running().maintain().unwrap();
         }
+        self.sent();
     }
 }
 

@@ -4,6 +4,7 @@ use super::Routes;
 use super::error::{HttpError, invalid};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::caches::none;
 use axum::extract::{Query, State};
 use axum::{Json, routing};
 use forgeyard_api::cache::{CacheEntries, CacheRemoval, CacheRemoved, CacheView};
@@ -22,8 +23,8 @@ pub fn routes() -> Routes {
         .route("/api/v1/cache/remove", post(remove))
 }
 
-async fn look(State(app): State<App>, _: Caller) -> Result<Json<Option<CacheView>>, HttpError> {
-    app.cache.look().await.map(Json)
+async fn look(State(app): State<App>, _: Caller) -> Result<Json<CacheView>, HttpError> {
+    app.cache.look().await?.map(Json).ok_or_else(none)
 }
 
 #[derive(Deserialize)]
