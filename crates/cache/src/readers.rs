@@ -12,6 +12,7 @@
 //! - a reader's line is in its file before a record refers to it, so a record always has its reader;
 //! - files are rotated at [`LARGEST`] and the oldest go beyond [`KEPT`], with their readers;
 //! - what was read in the last second before a crash of the host or a kill may be missing, and nothing else;
+//! - nobody who reads waits for the disk: records are taken out under the lock and written outside of it, by one at a time;
 //! - that this cannot be written fails no read. It is logged, and what could not be written is lost.
 
 use crate::name::NameHash;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a record.
 const RECORD: usize = 24;
@@ -28,8 +29,10 @@ const RECORD: usize = 24;
 const LARGEST: u64 = 64 << 20;
 /// Files that are kept: 45 million reads, 1 GiB.
 const KEPT: u64 = 16;
-/// What is not yet written, in bytes, before a reader writes it itself.
+/// What is not yet written, in bytes, before a reader has it written.
 const PENDING: usize = 1 << 20;
+/// What is not yet written at most, where the disk does not keep up; more is lost.
+const MOST_PENDING: usize = 64 << 20;
 /// Longest line of a reader that is believed, in bytes.
 const LINE: u64 = 64 << 10;
 
@@ -68,12 +71,25 @@ struct Current {
     known: HashMap<Reader, u32>,
     reads: Vec<u8>,
     names: Vec<u8>,
+    /// Records that found no room here since the last writing.
+    lost: u64,
+}
+
+impl Current {
+    /// The next file. Its readers are numbered anew.
+    fn next_file(&mut self) {
+        self.number += 1;
+        self.size = 0;
+        self.known.clear();
+    }
 }
 
 /// The journal.
 pub(crate) struct Readers {
     folder: PathBuf,
     current: Mutex<Current>,
+    /// Held by whoever writes.
+    writing: Mutex<()>,
 }
 
 fn path(folder: &Path, number: u64, kind: &str) -> PathBuf {
@@ -117,14 +133,22 @@ impl Readers {
         let folder = store.join("readers");
         fs_err::create_dir_all(&folder)?;
         let number = numbers(&folder)?.last().map_or(1, |last| last + 1);
-        let current =
-            Current { number, size: 0, known: HashMap::new(), reads: Vec::new(), names: Vec::new() };
-        Ok(Self { folder, current: Mutex::new(current) })
+        let (reads, names) = (Vec::new(), Vec::new());
+        let current = Current { number, size: 0, known: HashMap::new(), reads, names, lost: 0 };
+        Ok(Self { folder, current: Mutex::new(current), writing: Mutex::new(()) })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Somebody read the entry of this name.
     pub(crate) fn read(&self, reader: &Reader, name: NameHash, now: Timestamp) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current();
+        if current.reads.len() >= MOST_PENDING {
+            current.lost += 1;
+            return;
+        }
         let known = match current.known.get(reader) {
             Some(known) => *known,
             None => {
@@ -140,36 +164,51 @@ impl Readers {
         current.reads.extend(name.0.to_le_bytes());
         current.reads.extend(known.to_le_bytes());
         current.reads.extend(minute.to_le_bytes());
-        if current.reads.len() >= PENDING {
-            self.write(&mut current);
+        let full = current.reads.len() >= PENDING;
+        drop(current);
+        // somebody who writes already takes more the next time
+        if full && let Ok(alone) = self.writing.try_lock() {
+            self.write(&alone);
         }
     }
 
     /// Writes what was read since the last time.
     pub(crate) fn flush(&self) {
-        self.write(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
+        self.write(&self.writing.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn write(&self, current: &mut Current) {
+    fn write(&self, _alone: &MutexGuard<'_, ()>) {
+        let mut current = self.current();
         if current.reads.is_empty() {
             return;
         }
-        let written = append(&path(&self.folder, current.number, "names"), &current.names)
-            .and_then(|()| append(&path(&self.folder, current.number, "reads"), &current.reads));
-        if let Err(error) = &written {
-            tracing::error!("who read {} entries is lost: {error}", current.reads.len() / RECORD);
+        let (reads, names) = (std::mem::take(&mut current.reads), std::mem::take(&mut current.names));
+        let (number, lost) = (current.number, std::mem::take(&mut current.lost));
+        current.size += reads.len() as u64;
+        let full = current.size >= LARGEST;
+        if full {
+            current.next_file();
         }
-        current.size += current.reads.len() as u64;
-        current.reads.clear();
-        current.names.clear();
-        // after a failure nobody knows what of it is there
-        if written.is_err() || current.size >= LARGEST {
-            current.number += 1;
-            current.size = 0;
-            current.known.clear();
-            if let Err(error) = self.forget() {
-                tracing::error!("removing the oldest of who read what: {error}");
+        drop(current);
+        if lost > 0 {
+            tracing::error!("who read {lost} entries is lost: the disk does not keep up");
+        }
+        let written = append(&path(&self.folder, number, "names"), &names)
+            .and_then(|()| append(&path(&self.folder, number, "reads"), &reads));
+        if let Err(error) = &written {
+            tracing::error!("who read {} entries is lost: {error}", reads.len() / RECORD);
+            let mut current = self.current();
+            if current.number == number {
+                // what came meanwhile refers to readers of which nobody knows whether they are there
+                current.reads.clear();
+                current.names.clear();
+                current.next_file();
             }
+        }
+        if (full || written.is_err())
+            && let Err(error) = self.forget()
+        {
+            tracing::error!("removing the oldest of who read what: {error}");
         }
     }
 
@@ -288,13 +327,48 @@ mod tests {
         let journal = Readers::open(folder.path()).unwrap();
         for file in 0..KEPT + 3 {
             journal.read(&who(&file.to_string()), NameHash(1), at(1));
-            let mut current = journal.current.lock().unwrap();
-            current.size = LARGEST;
-            journal.write(&mut current);
+            journal.current.lock().unwrap().size = LARGEST;
+            journal.flush();
         }
         let left = fs_err::read_dir(folder.path().join("readers")).unwrap().count() as u64;
         assert_eq!(left, 2 * KEPT);
         assert_eq!(of(&journal, &[1]).len() as u64, KEPT);
+    }
+
+    #[test]
+    fn many_who_read_at_once_lose_nothing_over_the_ends_of_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Readers::open(folder.path()).unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let journal = &journal;
+                scope.spawn(move || {
+                    for read in 0..200 {
+                        journal.read(&who(&number.to_string()), NameHash(read % 7), at(1));
+                        if read % 100 == 0 {
+                            journal.current().size = LARGEST;
+                            journal.flush();
+                        }
+                    }
+                });
+            }
+        });
+        let all: Vec<u128> = (0..7).collect();
+        let found = of(&journal, &all);
+        assert_eq!(found.len(), 4);
+        assert!(found.iter().all(|(_, entries, reads)| (*entries, *reads) == (7, 200)), "{found:?}");
+    }
+
+    #[test]
+    fn folder_that_cannot_be_written_costs_records_and_no_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Readers::open(folder.path()).unwrap();
+        let place = path(&folder.path().join("readers"), 1, "names");
+        fs_err::create_dir(&place).unwrap();
+        journal.read(&who("lost"), NameHash(1), at(1));
+        journal.flush();
+        journal.read(&who("kept"), NameHash(1), at(2));
+        assert_eq!(of(&journal, &[1]), [("kept".to_owned(), 1, 1)]);
     }
 
     proptest! {
