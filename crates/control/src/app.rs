@@ -24,9 +24,20 @@ use tokio_util::sync::CancellationToken;
 /// The forge that a farm has when nothing is configured.
 const FIRST_FORGE: &str = "github";
 
-/// The shared parts. Cheap to clone.
+/// The shared parts. Cheap to clone: routes do so for each layer of each request.
 #[derive(Clone)]
-pub struct App {
+pub struct App(Arc<Parts>);
+
+impl std::ops::Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// What a control plane is made of.
+pub struct Parts {
     /// Decides and stores.
     pub core: Core,
     /// Rows that are older than memory, events, logs.
@@ -68,6 +79,11 @@ pub struct App {
 }
 
 impl App {
+    /// A control plane of these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
     /// The configuration that is decided under.
     pub fn config(&self) -> Arc<FarmConfig> {
         self.core.config()

@@ -1,6 +1,6 @@
 //! Putting the control plane together and running it.
 
-use crate::app::App;
+use crate::app::{App, Parts};
 use crate::caches::Caches;
 use crate::clock::Clock;
 use crate::core::{self, Core};
@@ -152,7 +152,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
             .await?;
     // Behind a proxy that speaks TLS the browser sees TLS as well.
     let https = options.public_url.starts_with("https://");
-    let app = App {
+    let app = App::new(Parts {
         core,
         store: Arc::clone(&options.store),
         blobs: options.blobs,
@@ -172,7 +172,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         artifact_limit: options.artifact_limit,
         caching: options.caching,
         stop: stop.clone(),
-    };
+    });
     let first_start = admin(&app).await?;
     adopt(&app, options.started_by).await?;
     work(&app, &stop);

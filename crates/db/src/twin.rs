@@ -57,7 +57,7 @@ struct State {
     journal: Vec<JournalEntry>,
     /// Position and time of the newest entry of the journal.
     last: (u64, Timestamp),
-    /// Whether the journal and usage facts are checked and not kept.
+    /// Whether the journal, events and usage facts are checked and not kept.
     forgets: bool,
     events: Vec<EventRecord>,
     event_places: HashMap<EventId, usize>,
@@ -73,7 +73,7 @@ impl Twin {
         Self::default()
     }
 
-    /// An empty one that checks the journal and usage facts and does not keep them, for simulations that are too long to hold
+    /// An empty one that checks the journal, events and usage facts and does not keep them, for simulations that are too long to hold
     /// all of it in memory.
     pub fn forgetful() -> Self {
         let twin = Self::default();
@@ -190,7 +190,7 @@ impl State {
                 self.journal.push(commit.journal.clone());
                 self.usage.extend(commit.usage.iter().cloned());
             }
-            for event in &commit.events {
+            for event in commit.events.iter().filter(|_| !self.forgets) {
                 self.event_places.insert(event.id, self.events.len());
                 self.events.push(event.clone());
             }

@@ -1,7 +1,7 @@
 //! A control plane in this process.
 
 use forgeyard_blobs::{BlobStore, DiskStore};
-use forgeyard_control::app::App;
+use forgeyard_control::app::{App, Parts};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core::{self, Core};
 use forgeyard_control::forges::Connections;
@@ -105,7 +105,7 @@ impl Plane {
         let epoch = store.take_epoch("figures", std::time::Duration::from_secs(600)).await.unwrap();
         let (core, _) =
             Core::start(Arc::clone(&store), Arc::new(config), clock.clone(), epoch).await.unwrap();
-        let app = App {
+        let app = App::new(Parts {
             core,
             store,
             blobs: blobs(data).await,
@@ -125,7 +125,7 @@ impl Plane {
             logins: Arc::default(),
             sources: Arc::default(),
             rules: Arc::new(forgeyard_control::rules::Rules::new(None)),
-        };
+        });
         let router = http::router(app.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { app, url, stop, running: None }

@@ -10,7 +10,7 @@ use super::report::{Report, judge};
 use super::time::{Idle, Time};
 use super::trace::{Kind, PEOPLE, Plan, REPOSITORIES, Start, plans};
 use axum::Router;
-use forgeyard_control::app::App;
+use forgeyard_control::app::{App, Parts};
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core::{Core, farm};
 use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleSetWish};
@@ -121,7 +121,7 @@ impl Plane {
                 .await
                 .unwrap();
         let stop = CancellationToken::new();
-        let app = App {
+        let app = App::new(Parts {
             core,
             store: Arc::clone(&self.store),
             blobs: Arc::new(forgeyard_blobs::MemoryStore::new(Arc::new({
@@ -144,7 +144,7 @@ impl Plane {
             logins: Arc::default(),
             sources: Arc::default(),
             rules: Arc::new(forgeyard_control::rules::Rules::new(None)),
-        };
+        });
         serve::work(&app, &stop);
         let router = http::router(app.clone());
         *self.up.lock().unwrap() = Some(Up { app, router, stop, core: task });

@@ -7,6 +7,7 @@
 use super::faults::Misbehaviour;
 use super::state::State;
 use forgeyard_model::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -50,7 +51,7 @@ impl Request {
 
     /// With this JSON body.
     pub fn json(mut self, body: &Value) -> Self {
-        self.body = body.to_string().into_bytes();
+        self.body = written(body);
         self.header("content-type", "application/json")
     }
 
@@ -89,9 +90,9 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub(super) fn json(status: u16, body: &Value) -> Self {
+    pub(super) fn json(status: u16, body: &impl Serialize) -> Self {
         let kind = ("content-type".to_owned(), "application/json; charset=utf-8".to_owned());
-        Self { status, headers: vec![kind], body: body.to_string().into_bytes() }
+        Self { status, headers: vec![kind], body: written(body) }
     }
 
     pub(super) fn empty(status: u16) -> Self {
@@ -299,4 +300,10 @@ impl State {
     pub fn forget_calls(&mut self) {
         self.calls.clear();
     }
+}
+
+/// As JSON. Bodies are large and many, and writing them by way of `Display` takes twice the time.
+pub(super) fn written(body: &impl Serialize) -> Vec<u8> {
+    // What is written here has texts as keys, the only thing that could fail.
+    serde_json::to_vec(body).unwrap_or_default()
 }

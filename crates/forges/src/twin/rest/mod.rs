@@ -13,7 +13,9 @@ use super::auth::Caller;
 use super::calls::{Reply, Request};
 use super::runners::Scope;
 use super::state::State;
-use serde_json::{Value, json};
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 /// Who calls what.
 pub(super) struct Context<'a> {
@@ -113,11 +115,11 @@ impl State {
     }
 
     /// A page of a list, with `total_count` and the header `link`.
-    pub(super) fn listed(&self, context: &Context<'_>, name: &str, all: &[Value]) -> Reply {
+    pub(super) fn listed(&self, context: &Context<'_>, name: &str, all: &[impl Serialize]) -> Reply {
         let (size, page) = context.page();
         let from = (page - 1).saturating_mul(size);
-        let items: Vec<&Value> = all.iter().skip(from).take(size).collect();
-        let mut reply = Reply::json(200, &json!({ "total_count": all.len(), name: items }));
+        let mut reply =
+            Reply::json(200, &Listed { name, items: all.iter().skip(from).take(size), of: all.len() });
         if from.saturating_add(size) < all.len() {
             reply = reply.with("link", self.link(context, &[("page", (page + 1).to_string())]));
         }
@@ -130,6 +132,28 @@ impl State {
         query.extend(with.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         let query: Vec<String> = query.iter().map(|(name, value)| format!("{name}={value}")).collect();
         format!("<{}{}?{}>; rel=\"next\"", self.urls.api, context.path, query.join("&"))
+    }
+}
+
+/// A page of a list, under the name that GitHub gives such lists.
+struct Listed<'a, I> {
+    name: &'a str,
+    items: I,
+    of: usize,
+}
+
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for Listed<'_, I> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        struct Items<I>(I);
+        impl<I: Iterator<Item: Serialize> + Clone> Serialize for Items<I> {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_seq(self.0.clone())
+            }
+        }
+        let mut fields = to.serialize_map(Some(2))?;
+        fields.serialize_entry("total_count", &self.of)?;
+        fields.serialize_entry(self.name, &Items(self.items.clone()))?;
+        fields.end()
     }
 }
 

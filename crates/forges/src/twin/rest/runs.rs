@@ -8,7 +8,11 @@ use super::super::state::State;
 use super::{Context, id_of, not_simulated};
 use forgeyard_model::Timestamp;
 use forgeyard_model::forge::Person;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl State {
     pub(super) fn run_calls(
@@ -163,16 +167,20 @@ impl State {
         };
         let all: Vec<&Run> = self.runs.values().rev().filter(fits).collect();
         let (size, page) = context.page();
-        // Only the page that is asked for is written out: there may be thousands.
+        // Only the page that is asked for is written out: there may be thousands. Most of what is written of a run is its
+        // repository, of which there are few.
         let shown = (page - 1).saturating_mul(size)..page.saturating_mul(size);
-        let all: Vec<Value> = all
+        let mut repositories: BTreeMap<u64, Arc<Value>> = BTreeMap::new();
+        let all: Vec<Option<RunShown>> = all
             .iter()
             .enumerate()
-            .map(
-                |(place, run)| {
-                    if shown.contains(&place) { self.run_json(run.id, run.attempt) } else { Value::Null }
-                },
-            )
+            .map(|(place, run)| {
+                let mut of = |id| {
+                    let known = repositories.entry(id);
+                    Arc::clone(known.or_insert_with(|| Arc::new(self.minimal_repository_json(id))))
+                };
+                shown.contains(&place).then(|| self.run_shown(run, run.attempt, &mut of))
+            })
             .collect();
         self.listed(context, "workflow_runs", &all)
     }
@@ -225,8 +233,14 @@ impl State {
         ("completed", Some(conclusion.name()))
     }
 
-    fn run_json(&self, id: u64, attempt: u32) -> Value {
-        let Some(run) = self.runs.get(&id) else { return Value::Null };
+    fn run_json(&self, id: u64, attempt: u32) -> Option<RunShown> {
+        let of = &mut |id| Arc::new(self.minimal_repository_json(id));
+        self.runs.get(&id).map(|run| self.run_shown(run, attempt, of))
+    }
+
+    /// A run. `repository` makes what is written of a repository.
+    fn run_shown(&self, run: &Run, attempt: u32, repository: &mut dyn FnMut(u64) -> Arc<Value>) -> RunShown {
+        let id = run.id;
         let (status, conclusion) = self.run_status(id, attempt, self.seen_at());
         let spec = &run.spec;
         let full_name = self.full_name(spec.repository);
@@ -237,7 +251,7 @@ impl State {
             Some(number) if spec.head_repository == spec.repository => vec![self.pull_minimal(run, number)],
             _ => Vec::new(),
         };
-        json!({
+        let own = json!({
             "id": id,
             "name": spec.workflow,
             "node_id": format!("simulated-run-{id}"),
@@ -270,10 +284,13 @@ impl State {
             "workflow_url": workflow,
             "previous_attempt_url": null,
             "head_commit": null,
-            "repository": self.minimal_repository_json(spec.repository),
-            "head_repository": self.minimal_repository_json(spec.head_repository),
             "head_repository_id": spec.head_repository,
-        })
+        });
+        RunShown {
+            own,
+            repository: repository(spec.repository),
+            head_repository: repository(spec.head_repository),
+        }
     }
 
     fn pull_minimal(&self, run: &Run, number: u64) -> Value {
@@ -295,6 +312,25 @@ impl State {
                 pull.map_or("", |pull| pull.base_sha.as_str()),
             ),
         })
+    }
+}
+
+/// What GitHub says of a run. Runs of one list share what is said of their repository.
+struct RunShown {
+    own: Value,
+    repository: Arc<Value>,
+    head_repository: Arc<Value>,
+}
+
+impl Serialize for RunShown {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_map(None)?;
+        for (name, value) in self.own.as_object().into_iter().flatten() {
+            fields.serialize_entry(name, value)?;
+        }
+        fields.serialize_entry("repository", &*self.repository)?;
+        fields.serialize_entry("head_repository", &*self.head_repository)?;
+        fields.end()
     }
 }
 
