@@ -18,6 +18,8 @@ pub(crate) const HOLDS: Duration = Duration::from_secs(300);
 pub(crate) const LEAST: u64 = 8 << 10;
 /// How many entries, and pieces of large contents, a thread remembers.
 const MOST: usize = 8 << 10;
+/// Places in which an entry may be.
+const GROUP: usize = 4;
 
 /// An entry that was found whole.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +30,8 @@ pub(crate) struct Whole {
     pub(crate) placed: Placed,
 }
 
-/// Entries and pieces that were found whole. A newer one takes the place of an older one by chance.
+/// Entries and pieces that were found whole. A newer piece takes the place of an older one by chance, a newer entry that of the oldest
+/// of its group.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
     entries: Vec<Option<Whole>>,
@@ -44,15 +47,24 @@ fn place(digest: Digest, piece: u64) -> (u128, usize) {
     (half, (half as usize).wrapping_add(piece as usize) % MOST)
 }
 
+/// Places of an entry.
+fn group(name: NameHash) -> std::ops::Range<usize> {
+    let first = name.0 as usize % (MOST / GROUP) * GROUP;
+    first..first + GROUP
+}
+
 impl Checked {
     pub(crate) fn entry(&self, name: NameHash, now: Timestamp) -> Option<Whole> {
-        let whole = self.entries.get(name.0 as usize % MOST).copied().flatten()?;
-        (whole.name == name && holds(whole.at, now)).then_some(whole)
+        let group = self.entries.get(group(name))?;
+        group.iter().flatten().find(|whole| whole.name == name && holds(whole.at, now)).copied()
     }
 
     pub(crate) fn keep_entry(&mut self, name: NameHash, facts: Facts, placed: Placed, now: Timestamp) {
         self.entries.resize(MOST, None);
-        self.entries[name.0 as usize % MOST] = Some(Whole { name, at: now, facts, placed });
+        let group = &mut self.entries[group(name)];
+        let same = group.iter().position(|whole| whole.is_some_and(|whole| whole.name == name));
+        group[..=same.unwrap_or(GROUP - 1)].rotate_right(1);
+        group[0] = Some(Whole { name, at: now, facts, placed });
     }
 
     pub(crate) fn piece(&self, digest: Digest, piece: u64, now: Timestamp) -> bool {

@@ -18,7 +18,6 @@ pub(crate) mod handle;
 pub mod index;
 mod keeper;
 mod kept;
-mod known;
 pub mod large;
 pub mod log;
 pub mod port;

@@ -84,7 +84,7 @@ impl Shared {
         })?;
         let Some((slot, (facts, what, large))) = found else { return Ok(None) };
         if what == What::Entry {
-            self.found.keep(name, slot);
+            self.names.carries(name.0, slot);
         }
         let there = match (what, large) {
             (What::Link, true) => locked(&self.large).contains_key(&facts.digest),
@@ -216,7 +216,7 @@ impl Shared {
             }
         };
         let (segment, at) = shared.append(&mut writer, &record)?;
-        let slot = Slot::new(segment, at, record.len(), minute, scope);
+        let slot = Slot::new(segment, at, record.len(), minute, scope).carrying(record.what.carries());
         match known {
             _ if large => {
                 writer.active.large.fetch_add(size, Relaxed);
@@ -315,12 +315,8 @@ impl Store for LogStore {
         let shared = &self.shared;
         let now = shared.minute();
         shared.ready(name.0);
-        for slot in shared.names.find(name.0) {
-            if shared.found.has(name, slot)
-                && shared.names.lease(name.0, slot, now.wrapping_add(minutes), now)
-            {
-                return Ok(true);
-            }
+        if shared.names.promise(name.0, now.wrapping_add(minutes), now) {
+            return Ok(true);
         }
         while let Some((slot, _)) = shared.known(name)? {
             if shared.names.lease(name.0, slot, now.wrapping_add(minutes), now) {
