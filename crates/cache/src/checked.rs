@@ -34,6 +34,8 @@ pub(crate) struct Whole {
 /// of its group.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
+    /// A part of the name of each entry, close together: most that are looked for are not here.
+    tags: Vec<u64>,
     entries: Vec<Option<Whole>>,
     pieces: Vec<Option<(u128, u64, Timestamp)>>,
 }
@@ -53,18 +55,26 @@ fn group(name: NameHash) -> std::ops::Range<usize> {
     first..first + GROUP
 }
 
+const fn tag_of(name: NameHash) -> u64 {
+    (name.0 >> 64) as u64
+}
+
 impl Checked {
     pub(crate) fn entry(&self, name: NameHash, now: Timestamp) -> Option<Whole> {
-        let group = self.entries.get(group(name))?;
-        group.iter().flatten().find(|whole| whole.name == name && holds(whole.at, now)).copied()
+        let group = group(name);
+        let at = self.tags.get(group.clone())?.iter().position(|tag| *tag == tag_of(name))?;
+        let whole = self.entries.get(group.start + at).copied().flatten()?;
+        (whole.name == name && holds(whole.at, now)).then_some(whole)
     }
 
     pub(crate) fn keep_entry(&mut self, name: NameHash, facts: Facts, placed: Placed, now: Timestamp) {
         self.entries.resize(MOST, None);
-        let group = &mut self.entries[group(name)];
-        let same = group.iter().position(|whole| whole.is_some_and(|whole| whole.name == name));
-        group[..=same.unwrap_or(GROUP - 1)].rotate_right(1);
-        group[0] = Some(Whole { name, at: now, facts, placed });
+        self.tags.resize(MOST, 0);
+        let (tags, entries) = (&mut self.tags[group(name)], &mut self.entries[group(name)]);
+        let until = tags.iter().position(|tag| *tag == tag_of(name)).unwrap_or(GROUP - 1);
+        tags[..=until].rotate_right(1);
+        entries[..=until].rotate_right(1);
+        (tags[0], entries[0]) = (tag_of(name), Some(Whole { name, at: now, facts, placed }));
     }
 
     pub(crate) fn piece(&self, digest: Digest, piece: u64, now: Timestamp) -> bool {
@@ -77,5 +87,41 @@ impl Checked {
         self.pieces.resize(MOST, None);
         let (half, at) = place(digest, piece);
         self.pieces[at] = Some((half, piece, now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::log::{Config, LogStore};
+    use crate::store::{Body, Policy, Provenance, Store as _};
+    use std::sync::Arc;
+
+    #[test]
+    fn entry_is_known_for_five_minutes_beside_three_others_of_its_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let store =
+            LogStore::open(Config::new(folder.path()), Arc::new(|| Timestamp::from_micros(1))).unwrap();
+        let stored = crate::name::Name {
+            scope: "a".parse().unwrap(),
+            kind: crate::name::Kind::Keyed,
+            key: "k".to_owned(),
+        };
+        store.put(&stored, Body::Inline(b"x"), Policy::Keep, &Provenance::default()).unwrap();
+        let (found, placed) = store.get_placed(stored.hash(), &mut Vec::new()).unwrap().unwrap();
+        let (mut checked, begin) = (Checked::default(), Timestamp::from_micros(1));
+        let name = |number: u128| NameHash(number << 64 | 8);
+        assert!(checked.entry(name(1), begin).is_none());
+        for number in 1..=4 {
+            checked.keep_entry(name(number), found.facts, placed.unwrap(), begin);
+        }
+        let known = |checked: &Checked, number, now| checked.entry(name(number), now).is_some();
+        assert!((1..=4).all(|number| known(&checked, number, begin)));
+        checked.keep_entry(name(1), found.facts, placed.unwrap(), begin.plus(HOLDS / 2));
+        checked.keep_entry(name(5), found.facts, placed.unwrap(), begin);
+        assert!(
+            known(&checked, 1, begin.plus(HOLDS)) && known(&checked, 5, begin) && !known(&checked, 2, begin)
+        );
+        assert!(!known(&checked, 3, begin.plus(HOLDS)) && !known(&checked, 1 << 32, begin));
     }
 }

@@ -375,12 +375,18 @@ pub fn answer(to: &mut String, status: u16, length: u64, keep_alive: bool, heade
     end(to, status, length, keep_alive);
 }
 
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
 /// Writes the head of an answer with an entry, or with a part of it: first byte, the one behind the last, and size of the whole.
 pub fn entry(to: &mut String, length: u64, keep_alive: bool, digest: Digest, part: Option<(u64, u64, u64)>) {
     let status = if part.is_some() { 206 } else { 200 };
     begin(to, status);
     to.push_str("Content-Type: application/octet-stream\r\nETag: \"");
-    to.push_str(&digest.hex());
+    let mut digits = [0; 64];
+    for (two, byte) in digits.chunks_exact_mut(2).zip(digest.as_bytes()) {
+        two.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+    }
+    to.push_str(std::str::from_utf8(&digits).unwrap_or_default());
     to.push_str("\"\r\nAccept-Ranges: bytes\r\n");
     if let Some((first, behind, size)) = part {
         let _ = write!(to, "Content-Range: bytes {first}-{}/{size}\r\n", behind.saturating_sub(1));

@@ -5,6 +5,7 @@
 
 use crate::measure;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -108,6 +109,8 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 fn started(name: &'static str, port: u16, path: &'static str, command: &mut Command) -> Option<Server> {
+    // a group of its own: lighttpd passes a signal on to all of its group
+    let command = command.process_group(0);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     for _ in 0..1500 {
@@ -147,7 +150,7 @@ fn lighttpd(folder: &Path) -> Option<Server> {
     let config = format!(
         "server.port = {port}\nserver.bind = \"127.0.0.1\"\nserver.document-root = \"{at}/files\"\n\
          server.modules = ( \"mod_webdav\" )\nserver.errorlog = \"{at}/error.log\"\nserver.max-worker = 2\n\
-         server.max-keep-alive-requests = 0\nserver.max-keep-alive-idle = 300\nserver.upload-dirs = ( \"{at}\" )\n\
+         server.max-keep-alive-requests = 60000\nserver.max-keep-alive-idle = 300\nserver.upload-dirs = ( \"{at}\" )\n\
          server.feature-flags = ( \"server.graceful-shutdown-timeout\" => 1 )\n\
          webdav.activate = \"enable\"\nwebdav.is-readonly = \"disable\"\n"
     );
