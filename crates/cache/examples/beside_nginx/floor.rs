@@ -127,7 +127,7 @@ impl Connection {
                 return true;
             }
             if short {
-                return matches!(self.send(log), Ok(_));
+                return self.send(log).is_ok();
             }
         }
     }

@@ -13,7 +13,7 @@ pub(crate) use access::{Access, Met, access, caller};
 use write::{Write, fail, put};
 
 use crate::action;
-use crate::checked;
+use crate::checked::Whole;
 use crate::connection::{Connection, End, Thread};
 use crate::http::{Head, Method, Wrong, range_of};
 use crate::name::{Kind, Name, NameHash};
@@ -24,6 +24,7 @@ use crate::store::{Facts, Found, Place, Store as _};
 use crate::surface::{self, Plan};
 use crate::watch;
 use forgeyard_model::Timestamp;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -124,6 +125,8 @@ enum Sent {
     Found(Found),
     /// From this place in a file of the log.
     Log(Facts, Log, u64),
+    /// From memory.
+    Kept(Facts, Rc<[u8]>),
 }
 
 /// Looks on this disk, nearest scope first.
@@ -145,16 +148,23 @@ fn find(
             return Ok(facts.map(sent));
         }
         let whole = thread.checked.borrow().entry(name, now).filter(|_| !refers);
-        if let Some(whole) = whole
-            && let Some(log) = core.store.still(name, &whole.placed)
-        {
-            return Ok(Some((name, Sent::Log(whole.facts, log, whole.placed.at))));
+        match whole {
+            Some(Whole { facts, placed, bytes: Some(bytes), .. }) if core.store.stands(name, &placed) => {
+                return Ok(Some((name, Sent::Kept(facts, bytes))));
+            }
+            Some(Whole { facts, placed, bytes: None, .. }) => {
+                if let Some(log) = core.store.still(name, &placed) {
+                    return Ok(Some((name, Sent::Log(facts, log, placed.at))));
+                }
+            }
+            _ => {}
         }
         let found = core.store.get_placed(name, &mut entry)?;
-        if let Some((Found { facts, .. }, Some(placed))) = &found
-            && facts.size >= checked::LEAST
+        if let Some((Found { facts, place: Place::Buffer(range) }, Some(placed))) = &found
+            && !refers
         {
-            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, now);
+            let bytes = entry.get(range.clone()).unwrap_or_default();
+            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, bytes, now);
         }
         let found = found.map(|(found, _)| found);
         if refers
@@ -214,7 +224,7 @@ async fn read(
     };
     let counters = &access.counters;
     access.found_as(core, depth, kind, Some(name));
-    let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
+    let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..) | Sent::Kept(facts, _)) = &sent;
     let Facts { digest, size, .. } = *facts;
     let range =
         head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
@@ -236,6 +246,7 @@ async fn read(
     let found = match sent {
         Sent::Found(found) => found,
         Sent::Log(_, log, at) => return conn.send_file(log.file(), at + part.start..at + part.end).await,
+        Sent::Kept(_, bytes) => return conn.send(bytes.get(part.start as usize..part.end as usize)).await,
     };
     match found.place {
         Place::Buffer(range) => {

@@ -303,12 +303,16 @@ impl LogStore {
         Ok(None)
     }
 
+    /// Whether an entry still lies at this place; marks it as used.
+    pub fn stands(&self, name: NameHash, placed: &Placed) -> bool {
+        let shared = &self.shared;
+        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot));
+        slot.inspect(|slot| shared.names.touch(name.0, *slot, shared.minute())).is_some()
+    }
+
     /// The file in which an entry still lies at this place; marks it as used.
     pub fn still(&self, name: NameHash, placed: &Placed) -> Option<Log> {
-        let shared = &self.shared;
-        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot))?;
-        shared.names.touch(name.0, slot, shared.minute());
-        shared.segment(placed.segment).map(Log)
+        self.stands(name, placed).then(|| self.shared.segment(placed.segment))?.map(Log)
     }
 }
 
