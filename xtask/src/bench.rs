@@ -166,9 +166,11 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
     collect(crate::cargo::command(root, &all))
 }
 
-/// As it is shipped: the cache is held against a peer that is.
+/// As it is shipped: the cache is held against a peer that is. The profile is that of a release and has a folder of its own, so that
+/// third-party crates are compiled for it once.
 fn cache(root: &Path, name: &str) -> Result<Vec<Figure>> {
-    let arguments = ["run", "--quiet", "--release", "--package", "forgeyard-cache", "--example", name];
+    let arguments =
+        ["run", "--quiet", "--profile", "measure", "--package", "forgeyard-cache", "--example", name];
     collect(crate::cargo::command(root, &arguments))
 }
 

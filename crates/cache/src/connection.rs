@@ -11,6 +11,7 @@ use crate::service::Core;
 use crate::store::cold::drop_behind;
 use crate::store::large::{Large, PIECE, Spool};
 use crate::store::{INLINE, Store as _, StoreError};
+use forgeyard_model::Digest;
 use nix::sys::socket::MsgFlags;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -46,12 +47,19 @@ pub(crate) const TOO_LARGE: Wrong =
 pub(crate) struct Thread {
     pub(crate) core: Arc<Core>,
     pub(crate) met: RefCell<HashMap<Vec<u8>, Rc<Access>>>,
+    /// The one that was met last, which is nearly always the next one too.
+    pub(crate) last: RefCell<Option<exchange::Met>>,
     pub(crate) checked: RefCell<Checked>,
 }
 
 /// Accepts connections on this thread until it is stopped.
 pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: CancellationToken) {
-    let thread = Rc::new(Thread { core, met: RefCell::default(), checked: RefCell::default() });
+    let thread = Rc::new(Thread {
+        core,
+        met: RefCell::default(),
+        last: RefCell::default(),
+        checked: RefCell::default(),
+    });
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
@@ -132,13 +140,14 @@ impl Connection {
     }
 
     async fn serve(&mut self, thread: &Thread) -> Result<(), End> {
+        let mut head = Head::default();
         loop {
-            let head = match self.head().await {
-                Ok(Some(head)) => head,
-                Ok(None) => return Ok(()),
+            match self.head(&mut head).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
                 Err(End::Wrong(wrong)) => return self.refuse(wrong).await,
                 Err(end) => return Err(end),
-            };
+            }
             match exchange::exchange(thread, self, &head).await {
                 Ok(()) if head.keep_alive => {}
                 Ok(()) => return Ok(()),
@@ -206,21 +215,22 @@ impl Connection {
         }
     }
 
-    async fn head(&mut self) -> Result<Option<Head>, End> {
+    /// Reads the next head. Whether there is one.
+    async fn head(&mut self, head: &mut Head) -> Result<bool, End> {
         loop {
             let waiting = &self.buffer[self.begin..];
             if !waiting.is_empty()
-                && let Some((head, length)) = http::parse(waiting)?
+                && let Some(length) = http::parse_into(waiting, head)?
             {
                 self.begin += length;
-                return Ok(Some(head));
+                return Ok(true);
             }
             if self.begin > LONGEST_HEAD {
                 self.buffer.drain(..self.begin);
                 self.begin = 0;
             }
             if self.fill(IDLE).await? == 0 {
-                return Ok(None);
+                return Ok(false);
             }
         }
     }
@@ -327,6 +337,19 @@ impl Connection {
     /// Begins an answer.
     pub(crate) fn begin(&mut self, status: u16, length: u64, keep_alive: bool, headers: &[(&str, &str)]) {
         http::answer(&mut self.head, status, length, keep_alive, headers);
+    }
+
+    /// Begins an answer with an entry, or with a part of it.
+    pub(crate) fn begin_entry(
+        &mut self,
+        digest: Digest,
+        size: u64,
+        part: Option<&Range<u64>>,
+        keep_alive: bool,
+    ) {
+        let length = part.map_or(size, |part| part.end - part.start);
+        let part = part.map(|part| (part.start, part.end, size));
+        http::entry(&mut self.head, length, keep_alive, digest, part);
     }
 
     /// Sends the head that was begun, and a body.

@@ -6,15 +6,17 @@
 //! once; a path that has `.` or `..` as a word is refused rather than resolved. Double slashes count as one (sccache writes
 //! them).
 
+use forgeyard_model::Digest;
 use std::fmt::Write as _;
 
 /// Longest head.
 pub const LONGEST_HEAD: usize = 16 << 10;
 
 /// Methods that are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "their names are those of HTTP and WebDAV")]
 pub enum Method {
+    #[default]
     Get,
     Head,
     Put,
@@ -35,8 +37,14 @@ pub enum Framing {
     Chunked,
 }
 
+impl Default for Framing {
+    fn default() -> Self {
+        Self::Length(0)
+    }
+}
+
 /// A request without its body.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
     /// Method.
     pub method: Method,
@@ -84,9 +92,15 @@ const fn wrong(status: u16, reason: &'static str) -> Wrong {
 
 /// Reads a head from the beginning of these bytes; nothing when it is not whole yet. Answers with its length.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
-    let mut headers = [httparse::EMPTY_HEADER; 64];
-    let mut request = httparse::Request::new(&mut headers);
-    let length = match request.parse(bytes) {
+    let mut head = Head::default();
+    Ok(parse_into(bytes, &mut head)?.map(|length| (head, length)))
+}
+
+/// The same into a head that was used before, whose memory is used again. What is in it when nothing came of it is not said.
+pub fn parse_into(bytes: &[u8], head: &mut Head) -> Result<Option<usize>, Wrong> {
+    let mut headers = [const { std::mem::MaybeUninit::uninit() }; 64];
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(bytes, &mut headers) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if bytes.len() > LONGEST_HEAD => {
             return Err(wrong(431, "the head is too long"));
@@ -96,33 +110,20 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
         Err(_) => return Err(wrong(400, "this is not HTTP/1.1")),
     };
     let modern = request.version == Some(1);
-    let (path, query) = path_of(request.path.unwrap_or_default())?;
-    let mut head = Head {
-        method: match request.method.unwrap_or_default() {
-            "GET" => Method::Get,
-            "HEAD" => Method::Head,
-            "PUT" => Method::Put,
-            "DELETE" => Method::Delete,
-            "POST" => Method::Post,
-            "OPTIONS" => Method::Options,
-            "PROPFIND" => Method::Propfind,
-            "MKCOL" => Method::Mkcol,
-            _ => Method::Other,
-        },
-        path,
-        query,
-        framing: Framing::Length(0),
-        expects: false,
-        keep_alive: modern,
-        authorization: Vec::new(),
-        agent: String::new(),
-        range: None,
-        content_range: None,
-        encoded: false,
-        content_type: String::new(),
-        host: String::new(),
-        secure: false,
+    head.clear();
+    head.keep_alive = modern;
+    head.method = match request.method.unwrap_or_default() {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "PUT" => Method::Put,
+        "DELETE" => Method::Delete,
+        "POST" => Method::Post,
+        "OPTIONS" => Method::Options,
+        "PROPFIND" => Method::Propfind,
+        "MKCOL" => Method::Mkcol,
+        _ => Method::Other,
     };
+    path_into(request.path.unwrap_or_default(), &mut head.path, &mut head.query)?;
     let (mut sized, mut coded) = (None, false);
     for header in request.headers.iter() {
         let (name, value) = (header.name, header.value);
@@ -142,21 +143,33 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
             }
             coded = true;
         } else if name.eq_ignore_ascii_case("authorization") {
-            head.authorization = value.to_vec();
+            head.authorization.clear();
+            head.authorization.extend_from_slice(value);
         } else if name.eq_ignore_ascii_case("user-agent") {
-            let clean = text().chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
-            head.agent = clean.take(64).collect();
+            head.agent.clear();
+            match text() {
+                plain if plain.bytes().all(|b| b.is_ascii_graphic() || b == b' ') => {
+                    head.agent.push_str(plain.get(..64).unwrap_or(plain));
+                }
+                other => {
+                    let clean = other.chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
+                    head.agent.extend(clean.take(64));
+                }
+            }
         } else if name.eq_ignore_ascii_case("expect") {
             head.expects = text().eq_ignore_ascii_case("100-continue");
         } else if name.eq_ignore_ascii_case("connection") {
             let has = |word: &str| text().split(',').any(|part| part.trim().eq_ignore_ascii_case(word));
             head.keep_alive = if modern { !has("close") } else { has("keep-alive") };
         } else if name.eq_ignore_ascii_case("content-type") {
-            head.content_type = text().to_ascii_lowercase();
+            head.content_type.clear();
+            head.content_type.push_str(text());
+            head.content_type.make_ascii_lowercase();
         } else if name.eq_ignore_ascii_case("host") {
             let plain =
                 |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']' | b'_');
-            head.host = Some(text()).filter(|host| host.bytes().all(plain)).unwrap_or_default().to_owned();
+            head.host.clear();
+            head.host.push_str(Some(text()).filter(|host| host.bytes().all(plain)).unwrap_or_default());
         } else if name.eq_ignore_ascii_case("x-forwarded-proto") {
             head.secure = text().eq_ignore_ascii_case("https");
         } else if name.eq_ignore_ascii_case("range") {
@@ -173,19 +186,42 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Wrong> {
         (Some(length), false) => Framing::Length(length),
         (None, false) => Framing::Length(0),
     };
-    Ok(Some((head, length)))
+    Ok(Some(length))
+}
+
+impl Head {
+    /// As new, but the memory of its texts stays.
+    fn clear(&mut self) {
+        let Self { mut path, mut query, mut authorization, mut agent, mut content_type, mut host, .. } =
+            std::mem::take(self);
+        for text in [&mut path, &mut query, &mut agent, &mut content_type, &mut host] {
+            text.clear();
+        }
+        authorization.clear();
+        *self = Self { path, query, authorization, agent, content_type, host, ..Self::default() };
+    }
 }
 
 /// Path, decoded once, and query of a request target.
 pub fn path_of(target: &str) -> Result<(String, String), Wrong> {
+    let (mut path, mut query) = (String::new(), String::new());
+    path_into(target, &mut path, &mut query)?;
+    Ok((path, query))
+}
+
+fn path_into(target: &str, path: &mut String, query: &mut String) -> Result<(), Wrong> {
     // a proxy's form, with the authority in front
     let target = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,
     };
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
+    let (sent, asked) = target.split_once('?').unwrap_or((target, ""));
+    path.clear();
+    query.clear();
+    query.push_str(asked);
+    let mut bytes = std::mem::take(path).into_bytes();
+    bytes.reserve(sent.len());
+    let mut rest = sent.bytes();
     while let Some(byte) = rest.next() {
         let byte = if byte == b'%' {
             let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
@@ -203,11 +239,11 @@ pub fn path_of(target: &str) -> Result<(String, String), Wrong> {
             bytes.push(byte);
         }
     }
-    let path = String::from_utf8(bytes).map_err(|_| wrong(400, "the path is not UTF-8"))?;
+    *path = String::from_utf8(bytes).map_err(|_| wrong(400, "the path is not UTF-8"))?;
     if !path.starts_with('/') || path.split('/').any(|word| matches!(word, "." | "..")) {
         return Err(wrong(400, "the path is not a plain absolute one"));
     }
-    Ok((path, query.to_owned()))
+    Ok(())
 }
 
 /// Takes chunks apart. Extensions and trailers are read over.
@@ -330,15 +366,64 @@ pub const fn reason(status: u16) -> &'static str {
 
 /// Writes the head of an answer.
 pub fn answer(to: &mut String, status: u16, length: u64, keep_alive: bool, headers: &[(&str, &str)]) {
-    to.clear();
-    let _ = write!(to, "HTTP/1.1 {status} {}\r\n", reason(status));
+    begin(to, status);
     for (name, value) in headers {
-        let _ = write!(to, "{name}: {value}\r\n");
+        for part in [name, ": ", value, "\r\n"] {
+            to.push_str(part);
+        }
     }
+    end(to, status, length, keep_alive);
+}
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Writes the head of an answer with an entry, or with a part of it: first byte, the one behind the last, and size of the whole.
+pub fn entry(to: &mut String, length: u64, keep_alive: bool, digest: Digest, part: Option<(u64, u64, u64)>) {
+    let status = if part.is_some() { 206 } else { 200 };
+    begin(to, status);
+    to.push_str("Content-Type: application/octet-stream\r\nETag: \"");
+    let mut digits = [0; 64];
+    for (two, byte) in digits.chunks_exact_mut(2).zip(digest.as_bytes()) {
+        two.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+    }
+    to.push_str(std::str::from_utf8(&digits).unwrap_or_default());
+    to.push_str("\"\r\nAccept-Ranges: bytes\r\n");
+    if let Some((first, behind, size)) = part {
+        let _ = write!(to, "Content-Range: bytes {first}-{}/{size}\r\n", behind.saturating_sub(1));
+    }
+    end(to, status, length, keep_alive);
+}
+
+fn begin(to: &mut String, status: u16) {
+    to.clear();
+    to.push_str("HTTP/1.1 ");
+    number(to, u64::from(status));
+    to.push(' ');
+    to.push_str(reason(status));
+    to.push_str("\r\n");
+}
+
+fn end(to: &mut String, status: u16, length: u64, keep_alive: bool) {
     if status != 204 {
-        let _ = write!(to, "Content-Length: {length}\r\n");
+        to.push_str("Content-Length: ");
+        number(to, length);
+        to.push_str("\r\n");
     }
     to.push_str(if keep_alive { "\r\n" } else { "Connection: close\r\n\r\n" });
+}
+
+/// Digits, without the machinery that writes any kind of number in any way.
+fn number(to: &mut String, mut number: u64) {
+    let (mut digits, mut from) = ([b'0'; 20], 20);
+    loop {
+        from -= 1;
+        digits[from] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    to.push_str(std::str::from_utf8(&digits[from..]).unwrap_or_default());
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a record.
@@ -76,6 +77,19 @@ struct Current {
 }
 
 impl Current {
+    /// The number of a reader; its line is written before a record refers to it.
+    fn number_of(&mut self, reader: &Reader) -> Option<u32> {
+        if let Some(known) = self.known.get(reader) {
+            return Some(*known);
+        }
+        let line = serde_json::to_vec(reader).ok()?;
+        let number = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
+        self.names.extend(line);
+        self.names.push(b'\n');
+        self.known.insert(reader.clone(), number);
+        Some(number)
+    }
+
     /// The next file. Its readers are numbered anew.
     fn next_file(&mut self) {
         self.number += 1;
@@ -142,21 +156,20 @@ impl Readers {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody read the entry of this name.
-    pub(crate) fn read(&self, reader: &Reader, name: NameHash, now: Timestamp) {
+    /// Somebody read the entry of this name. The number that the reader has in the current file is noted, 0 where none is.
+    pub(crate) fn read(&self, reader: &Reader, noted: &AtomicU64, name: NameHash, now: Timestamp) {
         let mut current = self.current();
         if current.reads.len() >= MOST_PENDING {
             current.lost += 1;
             return;
         }
-        let known = match current.known.get(reader) {
-            Some(known) => *known,
-            None => {
-                let Ok(line) = serde_json::to_vec(reader) else { return };
-                let number = u32::try_from(current.known.len()).unwrap_or(u32::MAX);
-                current.names.extend(line);
-                current.names.push(b'\n');
-                current.known.insert(reader.clone(), number);
+        // numbers of files begin at 1
+        let here = current.number << 32;
+        let known = match noted.load(Relaxed) {
+            before if before & !u64::from(u32::MAX) == here => before as u32,
+            _ => {
+                let Some(number) = current.number_of(reader) else { return };
+                noted.store(here | u64::from(number), Relaxed);
                 number
             }
         };
@@ -292,14 +305,14 @@ mod tests {
     fn readers_of_an_entry_are_known_after_a_restart_and_others_are_not_named() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Readers::open(folder.path()).unwrap();
-        journal.read(&who("b"), NameHash(2), at(9));
-        journal.read(&who("a"), NameHash(1), at(5));
-        journal.read(&who("a"), NameHash(1), at(6));
-        journal.read(&who("c"), NameHash(3), at(7));
+        journal.read(&who("b"), &AtomicU64::new(0), NameHash(2), at(9));
+        journal.read(&who("a"), &AtomicU64::new(0), NameHash(1), at(5));
+        journal.read(&who("a"), &AtomicU64::new(0), NameHash(1), at(6));
+        journal.read(&who("c"), &AtomicU64::new(0), NameHash(3), at(7));
         journal.flush();
         drop(journal);
         let journal = Readers::open(folder.path()).unwrap();
-        journal.read(&who("a"), NameHash(2), at(8));
+        journal.read(&who("a"), &AtomicU64::new(0), NameHash(2), at(8));
         assert_eq!(of(&journal, &[1, 2]), [("a".to_owned(), 2, 3), ("b".to_owned(), 1, 1)]);
         assert_eq!(of(&journal, &[4]), []);
         let all = journal.of(&HashSet::from([1, 2])).unwrap();
@@ -310,14 +323,14 @@ mod tests {
     fn what_a_crash_cut_off_costs_no_other_read() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Readers::open(folder.path()).unwrap();
-        journal.read(&who("a"), NameHash(1), at(5));
-        journal.read(&who("b"), NameHash(1), at(5));
+        journal.read(&who("a"), &AtomicU64::new(0), NameHash(1), at(5));
+        journal.read(&who("b"), &AtomicU64::new(0), NameHash(1), at(5));
         journal.flush();
         let reads = path(&folder.path().join("readers"), 1, "reads");
         let bytes = fs_err::read(&reads).unwrap();
         fs_err::write(&reads, &bytes[..bytes.len() - 5]).unwrap();
         let journal = Readers::open(folder.path()).unwrap();
-        journal.read(&who("c"), NameHash(1), at(6));
+        journal.read(&who("c"), &AtomicU64::new(0), NameHash(1), at(6));
         assert_eq!(of(&journal, &[1]), [("a".to_owned(), 1, 1), ("c".to_owned(), 1, 1)]);
     }
 
@@ -326,7 +339,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let journal = Readers::open(folder.path()).unwrap();
         for file in 0..KEPT + 3 {
-            journal.read(&who(&file.to_string()), NameHash(1), at(1));
+            journal.read(&who(&file.to_string()), &AtomicU64::new(0), NameHash(1), at(1));
             journal.current.lock().unwrap().size = LARGEST;
             journal.flush();
         }
@@ -343,8 +356,9 @@ mod tests {
             for number in 0..4 {
                 let journal = &journal;
                 scope.spawn(move || {
+                    let (noted, reader) = (AtomicU64::new(0), who(&number.to_string()));
                     for read in 0..200 {
-                        journal.read(&who(&number.to_string()), NameHash(read % 7), at(1));
+                        journal.read(&reader, &noted, NameHash(read % 7), at(1));
                         if read % 100 == 0 {
                             journal.current().size = LARGEST;
                             journal.flush();
@@ -365,9 +379,9 @@ mod tests {
         let journal = Readers::open(folder.path()).unwrap();
         let place = path(&folder.path().join("readers"), 1, "names");
         fs_err::create_dir(&place).unwrap();
-        journal.read(&who("lost"), NameHash(1), at(1));
+        journal.read(&who("lost"), &AtomicU64::new(0), NameHash(1), at(1));
         journal.flush();
-        journal.read(&who("kept"), NameHash(1), at(2));
+        journal.read(&who("kept"), &AtomicU64::new(0), NameHash(1), at(2));
         assert_eq!(of(&journal, &[1]), [("kept".to_owned(), 1, 1)]);
     }
 
@@ -381,7 +395,7 @@ mod tests {
             fs_err::write(path(&folder.path().join("readers"), 4, "reads"), &reads).unwrap();
             fs_err::write(path(&folder.path().join("readers"), 4, "names"), &names).unwrap();
             let journal = Readers::open(folder.path()).unwrap();
-            journal.read(&who("a"), NameHash(1), at(5));
+            journal.read(&who("a"), &AtomicU64::new(0), NameHash(1), at(5));
             prop_assert!(of(&journal, &[1]).contains(&("a".to_owned(), 1, 1)));
         }
     }

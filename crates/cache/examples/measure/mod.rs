@@ -105,8 +105,13 @@ pub(crate) fn serve_if_asked(public: bool) {
 
 /// The service over this folder, in a process of its own.
 pub(crate) fn server(folder: &Path) -> (Child, SocketAddr) {
+    started("--serve", folder)
+}
+
+/// This program in a process of its own, which serves over this folder and says where.
+pub(crate) fn started(how: &str, folder: &Path) -> (Child, SocketAddr) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let mut child = command.arg("--serve").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command.arg(how).arg(folder).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (child, line.trim().parse().unwrap())

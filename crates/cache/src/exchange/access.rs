@@ -16,6 +16,7 @@ use crate::surface::Surface;
 use forgeyard_model::Timestamp;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Callers that a thread remembers at most.
 const MET: usize = 4096;
@@ -28,6 +29,8 @@ pub(crate) struct Access {
     pub(crate) provenance: Provenance,
     /// Who reads, for the journal.
     pub(crate) reader: Reader,
+    /// The number that the journal gave it.
+    known_reader: AtomicU64,
     pub(crate) counters: Arc<Counters>,
     /// Keys of the scopes that are read, in their order; empty for all but Nix.
     pub(super) signers: Vec<Option<Arc<Signer>>>,
@@ -62,6 +65,7 @@ impl Access {
                 principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
                 run: claims.and_then(|claims| claims.run.clone()),
             },
+            known_reader: AtomicU64::new(0),
             counters,
             signers,
         }
@@ -69,12 +73,18 @@ impl Access {
 
     /// An entry of a scope that the caller reads, this far up, was found.
     pub(crate) fn found(&self, core: &Core, depth: usize, kind: Kind, key: &str) {
+        let scope = self.grant.reads.get(depth);
+        self.found_as(core, depth, kind, scope.map(|scope| NameHash::of(scope.as_str(), kind, key)));
+    }
+
+    /// The same for whoever knows the hash of the name.
+    pub(super) fn found_as(&self, core: &Core, depth: usize, kind: Kind, name: Option<NameHash>) {
         add(if depth == 0 { &self.counters.hits } else { &self.counters.parent_hits }, 1);
         if is_made(kind) {
             add(&self.counters.spared, 1);
         }
-        if let Some(scope) = self.grant.reads.get(depth).filter(|_| kind != Kind::Content) {
-            core.readers.read(&self.reader, NameHash::of(scope.as_str(), kind, key), (core.clock)());
+        if let Some(name) = name.filter(|_| kind != Kind::Content) {
+            core.readers.read(&self.reader, &self.known_reader, name, (core.clock)());
         }
     }
 
@@ -133,6 +143,36 @@ fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> 
             Caller::ANONYMOUS
         }
     }
+}
+
+/// A caller that a thread met, with the text of the scope that it asked for.
+pub(crate) struct Met {
+    authorization: Vec<u8>,
+    surface: Surface,
+    scope: Option<String>,
+    access: Rc<Access>,
+}
+
+/// What a caller may do on the scope with this text; nothing when that can be none.
+pub(crate) fn access_to(
+    thread: &Thread,
+    head: &Head,
+    scope: Option<&str>,
+    surface: Surface,
+) -> Option<Rc<Access>> {
+    if let Some(met) = &*thread.last.borrow()
+        && met.surface == surface
+        && met.scope.as_deref() == scope
+        && met.authorization == head.authorization
+        && met.access.holds(&thread.core)
+    {
+        return Some(Rc::clone(&met.access));
+    }
+    let parsed: Option<ScopePath> = scope.map(str::parse).transpose().ok()?;
+    let access = access(thread, head, parsed.as_ref(), surface);
+    let (authorization, scope) = (head.authorization.clone(), scope.map(str::to_owned));
+    *thread.last.borrow_mut() = Some(Met { authorization, surface, scope, access: Rc::clone(&access) });
+    Some(access)
 }
 
 pub(crate) fn access(

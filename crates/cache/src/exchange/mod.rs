@@ -8,14 +8,15 @@ mod access;
 mod resume;
 mod write;
 
-pub(crate) use access::{Access, access, caller};
+use access::access_to;
+pub(crate) use access::{Access, Met, access, caller};
 use write::{Write, fail, put};
 
 use crate::action;
-use crate::checked;
+use crate::checked::Whole;
 use crate::connection::{Connection, End, Thread};
 use crate::http::{Head, Method, Wrong, range_of};
-use crate::name::{Kind, Name};
+use crate::name::{Kind, Name, NameHash};
 use crate::promise::{self, complete, look};
 use crate::service::Core;
 use crate::store::port::Log;
@@ -23,6 +24,7 @@ use crate::store::{Facts, Found, Place, Store as _};
 use crate::surface::{self, Plan};
 use crate::watch;
 use forgeyard_model::Timestamp;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -44,11 +46,9 @@ pub(crate) fn add(counter: &AtomicU64, value: u64) {
 /// Answers one request.
 pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head) -> Result<(), End> {
     let core = &*thread.core;
-    if let Some(answered) = crate::github::answer(thread, conn, head).await {
-        return answered;
-    }
-    if let Some((scope, surface, rest)) = surface::split(&head.path) {
-        let access = access(thread, head, scope.as_ref(), surface);
+    if let Some((scope, surface, rest)) = surface::parts(&head.path)
+        && let Some(access) = access_to(thread, head, scope, surface)
+    {
         return match surface::plan(surface, head.method, rest) {
             Plan::Read { kind, key, facts } => read(thread, conn, head, &access, kind, &key, facts).await,
             Plan::Write { kind, key, shape, denied, policy } => {
@@ -66,6 +66,9 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             Plan::Folder => say(conn, core, head, 201, "").await,
             Plan::Refuse { status, reason } => say(conn, core, head, status, reason).await,
         };
+    }
+    if let Some(answered) = crate::github::answer(thread, conn, head).await {
+        return answered;
     }
     match (head.method, head.path.as_str()) {
         (Method::Get | Method::Head, "/healthz") => say(conn, core, head, 200, "ok\n").await,
@@ -122,6 +125,8 @@ enum Sent {
     Found(Found),
     /// From this place in a file of the log.
     Log(Facts, Log, u64),
+    /// From memory.
+    Kept(Facts, Rc<[u8]>),
 }
 
 /// Looks on this disk, nearest scope first.
@@ -132,26 +137,34 @@ fn find(
     kind: Kind,
     key: &str,
     facts_only: bool,
-) -> Option<(usize, Sent)> {
+) -> Option<(usize, (NameHash, Sent))> {
     let core = &*thread.core;
     let refers = refers(kind, key);
     let (mut entry, now) = (std::mem::take(&mut conn.entry), (core.clock)());
     let found = look(access, kind, key, |scope, name| {
         if facts_only && !refers {
             let facts = core.store.facts(name)?;
-            return Ok(facts.map(|facts| Sent::Found(Found { facts, place: Place::Buffer(0..0) })));
+            let sent = |facts| (name, Sent::Found(Found { facts, place: Place::Buffer(0..0) }));
+            return Ok(facts.map(sent));
         }
         let whole = thread.checked.borrow().entry(name, now).filter(|_| !refers);
-        if let Some(whole) = whole
-            && let Some(log) = core.store.still(name, &whole.placed)
-        {
-            return Ok(Some(Sent::Log(whole.facts, log, whole.placed.at)));
+        match whole {
+            Some(Whole { facts, placed, bytes: Some(bytes), .. }) if core.store.stands(name, &placed) => {
+                return Ok(Some((name, Sent::Kept(facts, bytes))));
+            }
+            Some(Whole { facts, placed, bytes: None, .. }) => {
+                if let Some(log) = core.store.still(name, &placed) {
+                    return Ok(Some((name, Sent::Log(facts, log, placed.at))));
+                }
+            }
+            _ => {}
         }
         let found = core.store.get_placed(name, &mut entry)?;
-        if let Some((Found { facts, .. }, Some(placed))) = &found
-            && facts.size >= checked::LEAST
+        if let Some((Found { facts, place: Place::Buffer(range) }, Some(placed))) = &found
+            && !refers
         {
-            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, now);
+            let bytes = entry.get(range.clone()).unwrap_or_default();
+            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, bytes, now);
         }
         let found = found.map(|(found, _)| found);
         if refers
@@ -166,7 +179,7 @@ fn find(
             core.store.remove(&name)?;
             return Ok(None);
         }
-        Ok(found.map(Sent::Found))
+        Ok(found.map(|found| (name, Sent::Found(found))))
     });
     conn.entry = entry;
     found
@@ -198,7 +211,7 @@ async fn read(
     if found.is_none() && promise::bring(core, access, kind, key).await {
         found = find(thread, conn, access, kind, key, facts_only);
     }
-    let Some((depth, sent)) = found else {
+    let Some((depth, (name, sent))) = found else {
         access.missed(core, kind, key);
         conn.begin(404, 0, head.keep_alive, &[]);
         return conn.send(None).await;
@@ -210,29 +223,22 @@ async fn read(
         (sent, _) => sent,
     };
     let counters = &access.counters;
-    access.found(core, depth, kind, key);
-    let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
+    access.found_as(core, depth, kind, Some(name));
+    let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..) | Sent::Kept(facts, _)) = &sent;
     let Facts { digest, size, .. } = *facts;
-    let tag = format!("\"{}\"", digest.hex());
     let range =
         head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
-    let (status, part) = match range {
-        None => (200, 0..size),
-        Some(Ok((first, last))) => (206, first..last + 1),
+    let part = match range {
+        None => None,
+        Some(Ok((first, last))) => Some(first..last + 1),
         Some(Err(wrong)) => {
             let whole = format!("bytes */{size}");
             conn.begin(wrong.status, 0, head.keep_alive, &[("Content-Range", &whole)]);
             return conn.send(None).await;
         }
     };
-    let plain = [("Content-Type", "application/octet-stream"), ("ETag", &*tag), ("Accept-Ranges", "bytes")];
-    if status == 206 {
-        let shown = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
-        let headers = [&plain[..], &[("Content-Range", &*shown)]].concat();
-        conn.begin(status, part.end - part.start, head.keep_alive, &headers);
-    } else {
-        conn.begin(status, size, head.keep_alive, &plain);
-    }
+    conn.begin_entry(digest, size, part.as_ref(), head.keep_alive);
+    let part = part.unwrap_or(0..size);
     if head.method == Method::Head {
         return conn.send(None).await;
     }
@@ -240,6 +246,7 @@ async fn read(
     let found = match sent {
         Sent::Found(found) => found,
         Sent::Log(_, log, at) => return conn.send_file(log.file(), at + part.start..at + part.end).await,
+        Sent::Kept(_, bytes) => return conn.send(bytes.get(part.start as usize..part.end as usize)).await,
     };
     match found.place {
         Place::Buffer(range) => {

@@ -1,5 +1,6 @@
 //! Contents by the batch, and trees of directories.
 
+use super::missing::{Asked, Missing};
 use super::upload::{Upload, settle};
 use super::wire::{self, IDENTITY, ZSTD};
 use super::{Answers, Caller, Calling, LARGEST_BATCH, resource, shown, valid};
@@ -19,23 +20,25 @@ const PAGE: usize = 1 << 20;
 /// has a content is nobody's business, and its bytes have to be shown before it has a name here.
 pub(super) async fn find_missing(
     calling: Calling,
-    request: Request<wire::FindMissingBlobsRequest>,
-) -> Result<Response<wire::FindMissingBlobsResponse>, Status> {
-    let (headers, _, message) = request.into_parts();
-    let caller = calling.caller(&headers, &message.instance_name);
-    caller.function(message.digest_function)?;
-    Ok(Response::new(missing(&caller, message)))
+    request: Request<Asked>,
+) -> Result<Response<Missing>, Status> {
+    let (headers, _, asked) = request.into_parts();
+    let caller = calling.caller(&headers, &asked.instance);
+    caller.function(asked.function)?;
+    Ok(Response::new(missing(&caller, asked)))
 }
 
-fn missing(caller: &Caller, mut message: wire::FindMissingBlobsRequest) -> wire::FindMissingBlobsResponse {
+fn missing(caller: &Caller, asked: Asked) -> Missing {
     let (core, access) = (&*caller.core, &*caller.access);
-    let before = message.blob_digests.len();
+    let Asked { mut plain, mut others, .. } = asked;
+    let before = plain.len() + others.len();
+    plain.retain(|digest| !promised(core, access, digest.hash()));
     // one that is malformed is missing, and the others are answered (bazel#15279)
-    message.blob_digests.retain(|digest| !valid(digest).is_some_and(|hash| promised(core, access, hash)));
-    let missing = message.blob_digests.len();
+    others.retain(|digest| !valid(digest).is_some_and(|hash| promised(core, access, hash)));
+    let missing = plain.len() + others.len();
     add(&access.counters.hits, (before - missing) as u64);
     add(&access.counters.misses, missing as u64);
-    wire::FindMissingBlobsResponse { missing_blob_digests: message.blob_digests }
+    Missing { plain, others }
 }
 
 fn status(status: Status) -> wire::Status {

@@ -1,6 +1,7 @@
 //! Bazel's Remote Execution API v2 as a cache, over gRPC. For Bazel, Buck2, Siso, recc and others that speak it.
 //!
 //! - [`wire`]: messages. [`resource`]: names of ByteStream. [`client`]: what differs from client to client.
+//! - [`missing`]: the messages of FindMissingBlobs once more, for speed.
 //! - `actions`: capabilities and action results. `contents`: contents by the batch and trees. `stream`: ByteStream.
 //!   `upload`: bytes on their way in.
 //!
@@ -17,6 +18,7 @@
 mod actions;
 pub mod client;
 mod contents;
+pub mod missing;
 pub mod resource;
 mod stream;
 pub(crate) mod upload;

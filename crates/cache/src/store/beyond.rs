@@ -1,8 +1,8 @@
 //! What lies beyond this disk: entries whose segment was copied to S3-compatible storage and then dropped here (`tier`).
 //!
 //! ```text
-//! tier/00000007.gone   what still stood in segment 7 when it was dropped: "FYGONE1\n", number of names u32, of contents u32,
-//!                      names of 32 bytes (hash 16, slot 16), contents of 24 (hash 16, spot 8), CRC-32 of all before
+//! tier/00000007.gone   what still stood in segment 7 when it was dropped: "FYGONE2\n", number of names u32, of contents u32,
+//!                      names of 36 bytes (hash 16, slot 20), contents of 24 (hash 16, spot 8), CRC-32 of all before
 //! tier/taken.log       names that were taken away or written anew since: records of 24 bytes, hash 16, last segment up to
 //!                      which it counts u32, CRC-32
 //! tier/purges.jsonl    what was removed by scope or writer, and when; a line each
@@ -27,8 +27,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-const MAGIC: &[u8; 8] = b"FYGONE1\n";
+const MAGIC: &[u8; 8] = b"FYGONE2\n";
 const TAKEN: usize = 24;
+/// Bytes of a name, and of a content.
+const NAME: usize = 16 + Slot::BYTES;
+const CONTENT: usize = 16 + Spot::BYTES;
 
 /// Something that was removed by what it is rather than by name: what lies beyond and is older does not come back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,14 +91,14 @@ impl Gone {
         let (counts, rest) = rest.split_at_checked(8)?;
         let names = u32::from_le_bytes(counts[..4].try_into().ok()?) as usize;
         let contents = u32::from_le_bytes(counts[4..].try_into().ok()?) as usize;
-        if rest.len() != names.checked_mul(32)?.checked_add(contents.checked_mul(24)?)? {
+        if rest.len() != names.checked_mul(NAME)?.checked_add(contents.checked_mul(CONTENT)?)? {
             return None;
         }
-        let (names, contents) = rest.split_at_checked(names * 32)?;
+        let (names, contents) = rest.split_at_checked(names * NAME)?;
         let hash = |one: &[u8]| one[..16].try_into().map_or(0, u128::from_le_bytes);
         Some(Self {
-            names: names.chunks_exact(32).map(|one| (hash(one), Slot::read(&one[16..]))).collect(),
-            contents: contents.chunks_exact(24).map(|one| (hash(one), Spot::read(&one[16..]))).collect(),
+            names: names.chunks_exact(NAME).map(|one| (hash(one), Slot::read(&one[16..]))).collect(),
+            contents: contents.chunks_exact(CONTENT).map(|one| (hash(one), Spot::read(&one[16..]))).collect(),
         })
     }
 }

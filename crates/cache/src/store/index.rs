@@ -1,18 +1,23 @@
 //! The index in memory: from the hash of a name, or half of a digest, to a place in the log.
 //!
-//! A name costs 16 bytes and a content that names can share 8. What makes that possible is that neither keeps its hash:
+//! A name costs 20 bytes and a content that names can share 8. What makes that possible is that neither keeps its hash:
 //! ten bits of it choose the shard, a few more (the *print*) are kept, and whoever finds a slot reads the record there
 //! and looks whether it is the one that was meant. So a lookup answers with *candidates*, of which there is hardly ever
-//! more than one: 41 bits of a name are compared, 28 of a digest.
+//! more than one: 72 bits of a name are compared, 28 of a digest.
 //!
 //! ```text
-//! Slot, a name       segment 22 | place / 64: 22 | length / 64: 15 | minute of last use 20 | scope 18 | print 31
+//! Slot, a name       segment 22 | place / 64: 22 | length / 64: 15 | minute of last use 20 | scope 18 | print 62 | carries 1
 //! Spot, a content    segment 22 | place / 64: 22 | linked 1 | used 1 | print 18
 //! ```
 //!
-//! Tables are split into shards with a lock each. A shard is an open-addressed table that grows by a quarter, so that it
-//! is between two thirds and five sixths full; removal closes the gap by moving later slots back, so there are no
-//! tombstones. A name with its content costs 36 bytes at worst and 32 on average.
+//! **72 bits are enough to promise by**: that a name whose record *carries* its content is here is told without a look at the
+//! record. Among ten million names, another one agrees in 72 bits once in 10^14 questions. Whoever wants it to happen has to try
+//! 2^72 contents, in a scope that they may write (the scope is part of what is hashed), to have a client told that an upload
+//! may be left out. It gives nobody a wrong byte: whatever is read is read with its record, which has the whole name.
+//!
+//! Tables are split into shards with a lock each. A shard is an open-addressed table that grows by a sixth, so that it
+//! is between 71 and 83 of a hundred full; removal closes the gap by moving later slots back, so there are no
+//! tombstones. A name with its content costs 39 bytes at worst and 36 on average.
 //!
 //! A shard may be *away*: still in the snapshot on disk, with the changes that the log made since. And it may have to be
 //! *saved* before it changes: then a snapshot is being written that is to show it as it is now. Both are in `snapshot`.
@@ -55,9 +60,9 @@ pub trait Word: Copy + Default + PartialEq + std::fmt::Debug + Send {
     /// Bytes on disk.
     const BYTES: usize;
     /// Its print.
-    fn print(self) -> u32;
+    fn print(self) -> u64;
     /// With this print.
-    fn with_print(self, print: u32) -> Self;
+    fn with_print(self, print: u64) -> Self;
     /// Whether both name the same record.
     fn same_place(self, other: Self) -> bool;
     /// Appends it as it is on disk.
@@ -66,16 +71,19 @@ pub trait Word: Copy + Default + PartialEq + std::fmt::Debug + Send {
     fn read(bytes: &[u8]) -> Self;
 }
 
-/// A name: where its record lies, how long it is, when it was last used, and the number of its scope.
+/// A name: where its record lies, how long it is, when it was last used, the number of its scope, and whether the record
+/// carries the content. In five words, since eight bytes that have to lie at a multiple of eight would cost four more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Slot(u128);
+pub struct Slot([u32; 5]);
 
 impl Slot {
+    const CARRIES: u32 = 1 << 31;
+
     /// Packs. `at` and `len` are multiples of 64.
     pub fn new(segment: u32, at: u64, len: u64, minute: u32, scope: u32) -> Self {
         let field = |value: u32, bits: u32, shift: u32| u128::from(value & mask(bits)) << shift;
         let (at, len) = ((at / 64) as u32, (len / 64) as u32);
-        Self(
+        Self::default().with_packed(
             field(segment, 22, 0)
                 | field(at, 22, 22)
                 | field(len, 15, 44)
@@ -84,8 +92,19 @@ impl Slot {
         )
     }
 
+    /// The first four words.
+    fn packed(self) -> u128 {
+        let [a, b, c, d, _] = self.0.map(u128::from);
+        a | b << 32 | c << 64 | d << 96
+    }
+
+    fn with_packed(self, packed: u128) -> Self {
+        let word = |number: u32| (packed >> (32 * number)) as u32;
+        Self([word(0), word(1), word(2), word(3), self.0[4]])
+    }
+
     fn field(self, bits: u32, shift: u32) -> u32 {
-        (self.0 >> shift) as u32 & mask(bits)
+        (self.packed() >> shift) as u32 & mask(bits)
     }
 
     /// Number of the segment.
@@ -114,39 +133,61 @@ impl Slot {
         self.field(18, 79)
     }
 
+    /// Whether the record is known to carry its content. A link may lose what it stands for.
+    pub const fn carries(self) -> bool {
+        self.0[4] & Self::CARRIES != 0
+    }
+
+    /// The record carries its content, or it is not known.
+    pub const fn carrying(mut self, carries: bool) -> Self {
+        self.0[4] = self.0[4] & !Self::CARRIES | if carries { Self::CARRIES } else { 0 };
+        self
+    }
+
     /// At another place.
     pub fn moved(self, segment: u32, at: u64) -> Self {
-        Self::new(segment, at, self.len(), self.minute(), self.scope()).with_print(self.print())
+        let moved = Self::new(segment, at, self.len(), self.minute(), self.scope());
+        moved.with_print(self.print()).carrying(self.carries())
     }
 
     /// Used at this minute.
     pub fn used(self, minute: u32) -> Self {
-        Self(self.0 & !(u128::from(LAST_MINUTE) << 59) | u128::from(minute & LAST_MINUTE) << 59)
+        let kept = self.packed() & !(u128::from(LAST_MINUTE) << 59);
+        self.with_packed(kept | u128::from(minute & LAST_MINUTE) << 59)
     }
 }
 
 impl Word for Slot {
-    const PRINT: u32 = 31;
-    const BYTES: usize = 16;
+    const PRINT: u32 = 62;
+    const BYTES: usize = 20;
 
-    fn print(self) -> u32 {
-        self.field(31, 97)
+    fn print(self) -> u64 {
+        u64::from(self.0[3] >> 1) | u64::from(self.0[4] & !Self::CARRIES) << 31
     }
 
-    fn with_print(self, print: u32) -> Self {
-        Self(self.0 & ((1 << 97) - 1) | u128::from(print) << 97)
+    fn with_print(mut self, print: u64) -> Self {
+        self.0[3] = self.0[3] & 1 | (print as u32) << 1;
+        self.0[4] = self.0[4] & Self::CARRIES | (print >> 31) as u32 & !Self::CARRIES;
+        self
     }
 
     fn same_place(self, other: Self) -> bool {
-        (self.0 ^ other.0) as u64 & ((1 << 44) - 1) == 0
+        let low = |slot: Self| u64::from(slot.0[0]) | u64::from(slot.0[1]) << 32;
+        (low(self) ^ low(other)) & ((1 << 44) - 1) == 0
     }
 
     fn write(self, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.0.to_le_bytes());
+        self.0.iter().for_each(|word| to.extend_from_slice(&word.to_le_bytes()));
     }
 
     fn read(bytes: &[u8]) -> Self {
-        Self(bytes.try_into().map_or(0, u128::from_le_bytes))
+        let mut slot = Self::default();
+        if bytes.len() == Self::BYTES {
+            for (word, bytes) in slot.0.iter_mut().zip(bytes.chunks_exact(4)) {
+                *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            }
+        }
+        slot
     }
 }
 
@@ -198,12 +239,12 @@ impl Word for Spot {
     const PRINT: u32 = 18;
     const BYTES: usize = 8;
 
-    fn print(self) -> u32 {
-        (self.0 >> 46) as u32
+    fn print(self) -> u64 {
+        self.0 >> 46
     }
 
-    fn with_print(self, print: u32) -> Self {
-        Self(self.0 & ((1 << 46) - 1) | u64::from(print) << 46)
+    fn with_print(self, print: u64) -> Self {
+        Self(self.0 & ((1 << 46) - 1) | print << 46)
     }
 
     fn same_place(self, other: Self) -> bool {
@@ -224,8 +265,8 @@ pub const fn shard_of(hash: u128) -> usize {
     hash as usize % SHARDS
 }
 
-const fn print_of<W: Word>(hash: u128) -> u32 {
-    (hash >> 64) as u32 & mask(W::PRINT)
+const fn print_of<W: Word>(hash: u128) -> u64 {
+    (hash >> 64) as u64 & ((1 << W::PRINT) - 1)
 }
 
 /// Candidates for a hash; hardly ever more than one.
@@ -255,12 +296,12 @@ pub(super) struct Shard<W> {
 }
 
 impl<W: Word> Shard<W> {
-    fn home(&self, print: u32) -> usize {
-        ((u64::from(print) * self.places.len() as u64) >> W::PRINT) as usize
+    fn home(&self, print: u64) -> usize {
+        ((u128::from(print) * self.places.len() as u128) >> W::PRINT) as usize
     }
 
     /// Shows every word with this print and where it is, until the caller has seen enough.
-    fn probe(&self, print: u32, mut see: impl FnMut(usize, W) -> bool) {
+    fn probe(&self, print: u64, mut see: impl FnMut(usize, W) -> bool) {
         if self.places.is_empty() {
             return;
         }
@@ -273,7 +314,7 @@ impl<W: Word> Shard<W> {
         }
     }
 
-    fn position(&self, print: u32, place: W) -> Option<usize> {
+    fn position(&self, print: u64, place: W) -> Option<usize> {
         let mut found = None;
         self.probe(print, |at, word| {
             let same = word.same_place(place);
@@ -286,7 +327,7 @@ impl<W: Word> Shard<W> {
     }
 
     fn grow(&mut self) {
-        let larger = (self.places.len() + self.places.len() / 4).max(8);
+        let larger = (self.places.len() + self.places.len() / 6).max(self.places.len() + 4);
         let old = std::mem::replace(&mut self.places, vec![W::default(); larger]);
         for word in old.into_iter().filter(|word| *word != W::default()) {
             self.place(word);
@@ -452,6 +493,30 @@ impl Table<Slot> {
             shard.places[at] = shard.places[at].used(until);
         }
         true
+    }
+
+    /// Leases a name until this minute if there is one whose record carries its content. Whether there is.
+    pub fn promise(&self, hash: u128, until: u32, now: u32) -> bool {
+        let mut shard = self.lock(shard_of(hash));
+        let mut found = None;
+        shard.probe(print_of::<Slot>(hash), |at, slot| {
+            found = slot.carries().then_some(at);
+            found.is_some()
+        });
+        let Some(at) = found else { return false };
+        let held = minutes_ahead(shard.places[at].minute(), now);
+        if held == 0 || held < minutes_ahead(until, now) {
+            shard.places[at] = shard.places[at].used(until);
+        }
+        true
+    }
+
+    /// Notes that the record at this place carries its content.
+    pub fn carries(&self, hash: u128, slot: Slot) {
+        let mut shard = self.lock(shard_of(hash));
+        if let Some(at) = shard.position(print_of::<Slot>(hash), slot) {
+            shard.places[at] = shard.places[at].carrying(true);
+        }
     }
 
     /// Takes a name away if it is still at this place, unless it is leased for no longer than so many minutes. Whether it is

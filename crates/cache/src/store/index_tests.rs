@@ -38,19 +38,39 @@ proptest! {
     #[test]
     fn slot_keeps_its_fields(
         segment in 0..=LAST_SEGMENT, at in 0u64..1 << 22, len in 0u64..1 << 15, minute in 0..=LAST_MINUTE, scope in 0..=LAST_SCOPE,
-        print in 0u32..1 << 31,
+        print in 0u64..1 << 62, carries: bool,
     ) {
-        let slot = Slot::new(segment, at * 64, len * 64, minute, scope).with_print(print);
+        let slot = Slot::new(segment, at * 64, len * 64, minute, scope).carrying(carries).with_print(print);
         let fields = (slot.segment(), slot.at(), slot.len(), slot.minute(), slot.scope(), slot.print());
         prop_assert_eq!(fields, (segment, at * 64, len * 64, minute, scope, print));
+        prop_assert_eq!((slot.carries(), slot.carrying(!carries).print()), (carries, print));
+        prop_assert_eq!(slot.moved(3, 64).carrying(false).with_print(1), Slot::new(3, 64, len * 64, minute, scope).with_print(1));
         prop_assert_eq!(slot.used(7).used(minute), slot);
         let mut bytes = Vec::new();
         slot.write(&mut bytes);
         prop_assert_eq!(Slot::read(&bytes), slot);
-        let spot = Spot::new(segment, at * 64).with_print(print >> 13);
-        prop_assert_eq!((spot.segment(), spot.at(), spot.print(), spot.linked()), (segment, at * 64, print >> 13, false));
+        let spot = Spot::new(segment, at * 64).with_print(print >> 44);
+        prop_assert_eq!((spot.segment(), spot.at(), spot.print(), spot.linked()), (segment, at * 64, print >> 44, false));
         prop_assert!(spot.through_a_link().linked() && spot.through_a_link().same_place(spot));
         prop_assert!(!spot.through_a_link().moved(1, 64).used() && spot.through_a_link().moved(1, 64).linked());
+    }
+}
+
+#[test]
+fn only_what_carries_its_content_is_promised_without_a_look_at_its_record() {
+    let table: Table<Slot> = Table::default();
+    let (name, now) = (u128::MAX / 3, 7);
+    let slot = Slot::new(7, 640, 128, 5, 1);
+    table.add(name, slot);
+    assert!(!table.promise(name, now + 120, now), "it may be a link");
+    table.carries(name, slot);
+    assert!(table.promise(name, now + 120, now) && table.promise(name, now + 60, now));
+    let leased = table.find(name).next().unwrap();
+    assert_eq!((minutes_ahead(leased.minute(), now), leased.at()), (120, 640), "the longer lease holds");
+    for bit in [10, 63, 126, 127] {
+        // ten bits choose the shard and 62 are the print
+        let promised = table.promise(name ^ 1 << bit, now, now);
+        assert_eq!(promised, bit == 10 || bit == 63 || bit > 125, "bit {bit}");
     }
 }
 

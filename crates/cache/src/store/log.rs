@@ -22,7 +22,6 @@ use super::cold::Recent;
 use super::counts::Scopes;
 use super::index::{LAST_MINUTE, Slot, Spot, Table};
 use super::kept::Kept;
-use super::known::Known;
 use super::scrub::Cursor;
 use super::snapshot::Loading;
 use super::{Clock, StoreError};
@@ -105,7 +104,6 @@ pub(super) struct Shared {
     /// Longest lease that keeps an entry when there is too little room, in minutes.
     pub(super) holding: AtomicU32,
     pub(super) recent: Recent,
-    pub(super) found: Known,
     /// Large contents that names stood for at the start, and whose file was not there.
     pub(super) missing: Mutex<HashSet<Digest>>,
     /// What was dropped here and lies in the tier.
@@ -272,7 +270,6 @@ impl Shared {
             kept: Mutex::new(kept),
             holding: AtomicU32::new(u32::MAX),
             recent: Recent::default(),
-            found: Known::default(),
             missing: Mutex::default(),
             beyond,
             scrubbing: Mutex::default(),

@@ -18,7 +18,6 @@ pub(crate) mod handle;
 pub mod index;
 mod keeper;
 mod kept;
-mod known;
 pub mod large;
 pub mod log;
 pub mod port;
@@ -27,6 +26,7 @@ mod recovery;
 mod removal;
 mod scrub;
 mod snapshot;
+pub mod sum;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 mod walk;
@@ -149,7 +149,7 @@ pub struct Put {
 pub enum Body<'a> {
     /// In memory, at most [`INLINE`] bytes.
     Inline(&'a [u8]),
-    /// The same, with the digest that was just found to be theirs.
+    /// The same, with the SHA-256 that was just found to be theirs.
     Checked(&'a [u8], Digest),
     /// In a file.
     Large(large::Finished),
@@ -158,7 +158,7 @@ pub enum Body<'a> {
 /// Facts of an entry that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// Digest of the content.
+    /// Digest of the content; which one says [`sum`].
     pub digest: Digest,
     /// Its size.
     pub size: u64,

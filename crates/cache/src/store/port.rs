@@ -6,6 +6,7 @@ use super::index::{Slot, Spot, Word as _};
 use super::large::{Large, Spool};
 use super::log::{Durability, LogStore, Shared, locked, minute_of};
 use super::record::{LARGE, Record, What};
+use super::sum::Sum;
 use super::{
     Body, Facts, Found, INLINE, Limits, Listed, Outcome, Place, Policy, Provenance, Put, ScopeUse, Settled,
     Store, StoreError, Totals, Which,
@@ -84,7 +85,7 @@ impl Shared {
         })?;
         let Some((slot, (facts, what, large))) = found else { return Ok(None) };
         if what == What::Entry {
-            self.found.keep(name, slot);
+            self.names.carries(name.0, slot);
         }
         let there = match (what, large) {
             (What::Link, true) => locked(&self.large).contains_key(&facts.digest),
@@ -148,13 +149,18 @@ impl Shared {
         let shared = self;
         let provenance = serde_json::to_vec(by).unwrap_or_default();
         check_name(name, &provenance)?;
-        let (digest, size, inline) = match &body {
+        let (sum, digest, size, inline) = match &body {
             Body::Inline(bytes) | Body::Checked(bytes, _) if bytes.len() as u64 > INLINE => {
                 return Err(StoreError::TooLong("content"));
             }
-            Body::Inline(bytes) => (Digest::of(bytes), bytes.len() as u64, Some(bytes.len() as u64)),
-            Body::Checked(bytes, digest) => (*digest, bytes.len() as u64, Some(bytes.len() as u64)),
-            Body::Large(large) => (large.digest, large.size, None),
+            Body::Inline(bytes) => {
+                let (sum, size) = (Sum::for_kind(name.kind), bytes.len() as u64);
+                (sum, sum.of(bytes), size, Some(size))
+            }
+            Body::Checked(bytes, digest) => {
+                (Sum::Sha256, *digest, bytes.len() as u64, Some(bytes.len() as u64))
+            }
+            Body::Large(large) => (Sum::Sha256, large.digest, large.size, None),
         };
         if size > shared.config.capacity || shared.disk_bytes() + size > shared.hard_limit() {
             return Err(StoreError::Full("an entry within the capacity of the cache"));
@@ -169,10 +175,16 @@ impl Shared {
         }
         let known = shared.prepare(hash, digest, inline)?;
         let mut writer = locked(&shared.writer);
-        let existing = shared.find(hash, |record| record.digest)?;
+        let existing = shared.find(hash, |record| (record.digest, record.sum))?;
         let mut outcome = Outcome::New;
-        if let Some((slot, before)) = existing {
-            let kept = match (before == digest, policy) {
+        if let Some((slot, (before, its))) = existing {
+            // an entry may have been stored when its kind had another digest
+            let same = before == digest
+                || match &body {
+                    Body::Inline(bytes) | Body::Checked(bytes, _) => its != sum && its.of(bytes) == before,
+                    Body::Large(_) => false,
+                };
+            let kept = match (same, policy) {
                 (true, _) => Some(Outcome::Same),
                 (false, Policy::Keep) => Some(Outcome::Kept),
                 (false, Policy::Replace) => None,
@@ -192,6 +204,7 @@ impl Shared {
             provenance: &provenance,
             stored_at: now,
             digest,
+            sum,
             size,
             payload: &[],
         };
@@ -216,7 +229,7 @@ impl Shared {
             }
         };
         let (segment, at) = shared.append(&mut writer, &record)?;
-        let slot = Slot::new(segment, at, record.len(), minute, scope);
+        let slot = Slot::new(segment, at, record.len(), minute, scope).carrying(record.what.carries());
         match known {
             _ if large => {
                 writer.active.large.fetch_add(size, Relaxed);
@@ -290,12 +303,16 @@ impl LogStore {
         Ok(None)
     }
 
+    /// Whether an entry still lies at this place; marks it as used.
+    pub fn stands(&self, name: NameHash, placed: &Placed) -> bool {
+        let shared = &self.shared;
+        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot));
+        slot.inspect(|slot| shared.names.touch(name.0, *slot, shared.minute())).is_some()
+    }
+
     /// The file in which an entry still lies at this place; marks it as used.
     pub fn still(&self, name: NameHash, placed: &Placed) -> Option<Log> {
-        let shared = &self.shared;
-        let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot))?;
-        shared.names.touch(name.0, slot, shared.minute());
-        shared.segment(placed.segment).map(Log)
+        self.stands(name, placed).then(|| self.shared.segment(placed.segment))?.map(Log)
     }
 }
 
@@ -315,12 +332,8 @@ impl Store for LogStore {
         let shared = &self.shared;
         let now = shared.minute();
         shared.ready(name.0);
-        for slot in shared.names.find(name.0) {
-            if shared.found.has(name, slot)
-                && shared.names.lease(name.0, slot, now.wrapping_add(minutes), now)
-            {
-                return Ok(true);
-            }
+        if shared.names.promise(name.0, now.wrapping_add(minutes), now) {
+            return Ok(true);
         }
         while let Some((slot, _)) = shared.known(name)? {
             if shared.names.lease(name.0, slot, now.wrapping_add(minutes), now) {

@@ -10,7 +10,7 @@
 //!     4 content
 //!  5  flags: 2 large              32  stored at, microseconds i64
 //!  6  kind of the name       40  size of the content u64
-//!  7  zero                   48  SHA-256 of the content
+//!  7  digest: 0 SHA-256, 1 BLAKE3   48  digest of the content, see `sum`
 //!  8  scope length u16       80  zeros
 //! 10  key length u16         92  CRC-32 of bytes 0..92, scope, key and provenance
 //! 12  provenance length u16
@@ -22,6 +22,7 @@
 //! links still stand for it: eviction writes one when it moves such an entry. The last record for a name counts, in the
 //! order of segment numbers and places.
 
+use super::sum::Sum;
 use crate::name::{Kind, NameHash};
 use forgeyard_model::{Digest, Timestamp};
 
@@ -70,6 +71,8 @@ pub struct Record<'a> {
     pub stored_at: Timestamp,
     /// Digest of the content.
     pub digest: Digest,
+    /// Which one.
+    pub sum: Sum,
     /// Size of the content.
     pub size: u64,
     /// The content, in an entry.
@@ -166,7 +169,7 @@ impl<'a> Record<'a> {
         let begin = to.len();
         let short = |length: usize| u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes();
         to.extend_from_slice(MAGIC);
-        to.extend_from_slice(&[self.what as u8, self.flags, self.kind as u8, 0]);
+        to.extend_from_slice(&[self.what as u8, self.flags, self.kind as u8, self.sum as u8]);
         to.extend_from_slice(&short(self.scope.len()));
         to.extend_from_slice(&short(self.key.len()));
         to.extend_from_slice(&short(self.provenance.len()));
@@ -227,6 +230,7 @@ impl<'a> Record<'a> {
             provenance: &texts[head.scope + head.key..],
             stored_at: Timestamp::from_micros(i64::from_le_bytes(array(bytes, 32))),
             digest: Digest::from_bytes(array(bytes, 48)),
+            sum: Sum::from_byte(bytes[7]).ok_or(Damage::Head)?,
             size: u64::from_le_bytes(array(bytes, 40)),
             payload: &[],
         };
@@ -263,11 +267,12 @@ mod tests {
     proptest! {
         #[test]
         fn record_reads_back(
-            scope in "[a-z/]{1,20}", key in "\\PC{0,40}", provenance: Vec<u8>, payload: Vec<u8>, at: i64, flags in 0u8..4,
+            scope in "[a-z/]{1,20}", key in "\\PC{0,40}", provenance: Vec<u8>, payload: Vec<u8>, at: i64, flags in 0u8..4, blake: bool,
         ) {
+            let sum = if blake { Sum::Blake3 } else { Sum::Sha256 };
             let record = Record {
                 what: What::Entry, flags, kind: Kind::Action, scope: &scope, key: &key, provenance: &provenance,
-                stored_at: Timestamp::from_micros(at), digest: Digest::of(&payload), size: payload.len() as u64,
+                stored_at: Timestamp::from_micros(at), digest: sum.of(&payload), sum, size: payload.len() as u64,
                 payload: &payload,
             };
             let mut bytes = Vec::new();
@@ -282,7 +287,7 @@ mod tests {
         fn one_changed_bit_is_noticed(payload in prop::collection::vec(any::<u8>(), 1..200), at: prop::sample::Index, bit in 0u8..8) {
             let record = Record {
                 what: What::Entry, flags: 0, kind: Kind::Keyed, scope: "a", key: "k", provenance: b"{}",
-                stored_at: Timestamp::from_micros(1), digest: Digest::of(&payload), size: payload.len() as u64,
+                stored_at: Timestamp::from_micros(1), digest: Digest::of(&payload), sum: Sum::Sha256, size: payload.len() as u64,
                 payload: &payload,
             };
             let mut bytes = Vec::new();

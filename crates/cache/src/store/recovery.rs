@@ -189,6 +189,7 @@ impl Shared {
         }
         let (scope, _) = self.scope(record.scope)?;
         let slot = Slot::new(segment, at, length, Self::minute_at(record.stored_at), scope);
+        let slot = slot.carrying(record.what.carries());
         let large = record.what == What::Link && record.flags & LARGE != 0;
         if large {
             self.name_large(record.digest, record.size);
@@ -305,6 +306,7 @@ impl Shared {
                     let (scope, _) = self.scope(record.scope)?;
                     let minute = Self::minute_at(record.stored_at);
                     let slot = Slot::new(segment.number, at, length, minute, scope);
+                    let slot = slot.carrying(record.what.carries());
                     found.insert(name, (record.what != What::Drop).then_some(slot));
                 }
                 Ok(())
@@ -335,7 +337,7 @@ mod tests {
                 head.extend_from_slice(&64u64.to_le_bytes());
                 head.append(&mut snapshot);
                 head.resize(head.len() + SHARDS * 16, 0);
-                snapshot = b"FYSNAP2\n".to_vec();
+                snapshot = b"FYSNAP3\n".to_vec();
                 snapshot.extend_from_slice(&(head.len() as u32).to_le_bytes());
                 snapshot.extend_from_slice(&crc32fast::hash(&head).to_le_bytes());
                 snapshot.append(&mut head);

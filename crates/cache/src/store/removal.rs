@@ -39,6 +39,7 @@ impl Shared {
             provenance: b"",
             stored_at: (self.clock)(),
             digest: forgeyard_model::Digest::from_bytes([0; 32]),
+            sum: super::sum::Sum::Sha256,
             size: 0,
             payload: &[],
         }

@@ -136,7 +136,7 @@ impl Shared {
             What::Link => self.has_content(record.digest)?.is_some(),
             _ => {
                 let whole = self.read(segment, at, length, buffer)?.map(|()| Record::read(buffer));
-                matches!(whole, Some(Ok((whole, _))) if Digest::of(whole.payload) == whole.digest)
+                matches!(whole, Some(Ok((whole, _))) if whole.sum.of(whole.payload) == whole.digest)
             }
         };
         let went = match record.what {

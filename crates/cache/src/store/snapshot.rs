@@ -1,7 +1,7 @@
 //! The snapshot of the index: written while puts go on, read while requests are answered.
 //!
 //! ```text
-//! index.snap   "FYSNAP2\n", length of the head u32, CRC-32 of the head u32, head, then the images of the shards
+//! index.snap   "FYSNAP3\n", length of the head u32, CRC-32 of the head u32, head, then the images of the shards
 //! head         segment u32 and place u64 in the log up to which it holds
 //!              number of scopes u32, each: length u16, path, entries i64, bytes i64
 //!              number of segments u32, each: number u32, bytes alive i64, minute of the last write u32
@@ -32,7 +32,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-const MAGIC: &[u8; 8] = b"FYSNAP2\n";
+const MAGIC: &[u8; 8] = b"FYSNAP3\n";
 /// A head is a few megabytes at most.
 const LONGEST_HEAD: u32 = 1 << 30;
 

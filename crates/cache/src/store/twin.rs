@@ -1,12 +1,13 @@
 //! The twin: a store that keeps everything in memory, for tests. It passes the same suite as the store on disk.
 
 use super::large::{Large, Spool};
+use super::sum::Sum;
 use super::{
     Body, Clock, Facts, Found, Limits, Listed, Outcome, Place, Policy, Provenance, Put, ScopeUse, Settled,
     Store, StoreError, Totals, Which,
 };
 use crate::name::{Name, NameHash};
-use forgeyard_model::{Digest, Timestamp};
+use forgeyard_model::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,12 +97,13 @@ impl Store for MemoryStore {
         if self.full.lock().unwrap_or_else(PoisonError::into_inner).contains(name.scope.as_str()) {
             return Err(StoreError::Full("a new entry of its scope: clients were promised what is there"));
         }
-        let (bytes, large) = match body {
-            Body::Inline(bytes) | Body::Checked(bytes, _) => (bytes.to_vec(), false),
-            Body::Large(finished) => (whole(&finished.open()?)?, true),
+        let (bytes, large, sum) = match body {
+            Body::Inline(bytes) => (bytes.to_vec(), false, Sum::for_kind(name.kind)),
+            Body::Checked(bytes, _) => (bytes.to_vec(), false, Sum::Sha256),
+            Body::Large(finished) => (whole(&finished.open()?)?, true, Sum::Sha256),
         };
         let now = (self.clock)();
-        let facts = Facts { digest: Digest::of(&bytes), size: bytes.len() as u64, stored_at: now };
+        let facts = Facts { digest: sum.of(&bytes), size: bytes.len() as u64, stored_at: now };
         let mut entries = self.entries();
         let outcome = match entries.get(&name.hash()) {
             None => Outcome::New,

@@ -10,6 +10,7 @@ use crate::store::beyond::Purge;
 use crate::store::handle::{Line, Means};
 use crate::store::index::{Slot, Spot, Table};
 use crate::store::record::{HEAD, Head, LARGE, Record, What};
+use crate::store::sum::Sum;
 use forgeyard_model::Digest;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -214,7 +215,7 @@ async fn bring(inner: &Inner, name: &Name, from: &Candidate) -> Result<bool, Tro
     if from.purges.iter().any(purged) {
         return Ok(false);
     }
-    let (digest, size) = (record.digest, record.size);
+    let (digest, sum, size) = (record.digest, record.sum, record.size);
     let body = match record.what {
         What::Entry => record.payload.to_vec(),
         What::Link if record.flags & LARGE != 0 => {
@@ -242,10 +243,11 @@ async fn bring(inner: &Inner, name: &Name, from: &Candidate) -> Result<bool, Tro
         },
         What::Drop | What::Content => return Ok(false),
     };
-    if Digest::of(&body) != digest || body.len() as u64 != size {
+    if sum.of(&body) != digest || body.len() as u64 != size {
         return Ok(false);
     }
-    store(inner, name, Body::Checked(&body, digest), &by)
+    let body = if sum == Sum::Sha256 { Body::Checked(&body, digest) } else { Body::Inline(&body) };
+    store(inner, name, body, &by)
 }
 
 fn store(inner: &Inner, name: &Name, body: Body<'_>, by: &crate::store::Provenance) -> Result<bool, Trouble> {

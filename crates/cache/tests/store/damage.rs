@@ -32,6 +32,7 @@ fn record_that_is_smuggled_in_a_content_is_never_found() {
         provenance: b"{}",
         stored_at: Timestamp::from_micros(1),
         digest: Digest::of(b"bad"),
+        sum: Sum::Sha256,
         size: 3,
         payload: b"bad",
     };

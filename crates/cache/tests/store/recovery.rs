@@ -150,3 +150,39 @@ fn puts_go_on_while_the_snapshot_is_written() {
     listed.iter_mut().for_each(|entry| entry.idle_minutes = 0);
     assert!((listed, store.uses()) == written);
 }
+
+/// Entries that have no digest in their key were kept by SHA-256 once: they are read, repeated and contradicted as before.
+#[test]
+fn entry_from_before_that_has_a_sha_256_is_compared_by_it() {
+    use forgeyard_cache::store::record::{Record, What};
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    drop(LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap());
+    let (bytes, provenance) = (some_bytes(3000, 1), serde_json::to_vec(&by("somebody")).unwrap());
+    let before = Record {
+        what: What::Entry,
+        flags: 0,
+        kind: Kind::Keyed,
+        scope: "a",
+        key: "k",
+        provenance: &provenance,
+        stored_at: Timestamp::from_micros(1_800_000_000_000_000),
+        digest: Digest::of(&bytes),
+        sum: Sum::Sha256,
+        size: bytes.len() as u64,
+        payload: &bytes,
+    };
+    let segment = folder.path().join("seg/00000001.fyl");
+    let mut log = fs_err::read(&segment).unwrap();
+    before.write(&mut log);
+    fs_err::write(&segment, &log).unwrap();
+    let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    let digest = |name: &Name| store.facts(name.hash()).unwrap().unwrap().digest;
+    assert_eq!(digest(&name("a", "k")), Digest::of(&bytes));
+    assert_eq!(store.scrub().unwrap(), (1, 0));
+    let keep = |bytes: &[u8]| put_with(&store, &name("a", "k"), bytes, Policy::Keep, "somebody");
+    assert_eq!((keep(&bytes), keep(b"another")), (Outcome::Same, Outcome::Kept));
+    put(&store, &name("b", "k"), &bytes);
+    assert_eq!(digest(&name("b", "k")), Sum::Blake3.of(&bytes), "new ones have the new digest");
+    assert_eq!(put(&store, &name("a", "k"), b"another"), Outcome::Replaced);
+    assert_eq!(read(&store, &name("a", "k")).unwrap(), b"another");
+}
