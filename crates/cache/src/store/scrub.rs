@@ -6,6 +6,7 @@
 //! so that restarts do not make it begin again: `segment place digest`, one line, in plain numbers and hex.
 
 use super::StoreError;
+use super::frames;
 use super::index::Word as _;
 use super::large::Large;
 use super::log::{Shared, locked};
@@ -136,7 +137,10 @@ impl Shared {
             What::Link => self.has_content(record.digest)?.is_some(),
             _ => {
                 let whole = self.read(segment, at, length, buffer)?.map(|()| Record::read(buffer));
-                matches!(whole, Some(Ok((whole, _))) if Digest::of(whole.payload) == whole.digest)
+                let right = |whole: &Record<'_>| {
+                    frames::content(whole).is_some_and(|content| Digest::of(&content) == whole.digest)
+                };
+                matches!(whole, Some(Ok((whole, _))) if right(&whole))
             }
         };
         let went = match record.what {
@@ -198,7 +202,7 @@ impl Shared {
             good
         });
         if cold {
-            super::cold::drop_behind(large.file(), &(0..large.size));
+            super::cold::drop_behind(large.file(), &large.lies(&(0..large.size)));
         }
         if !pieces || Digest::from_bytes(sha.finalize().into()) != digest {
             tally.damaged += 1;
