@@ -177,6 +177,11 @@ impl Running {
         Ok(self.core.store.seal()?)
     }
 
+    /// Compresses what there is to compress, now and without pauses.
+    pub fn shrink(&self) -> Result<(), ServiceError> {
+        Ok(self.core.store.shrink_all()?)
+    }
+
     /// Brings the store within its limits now, and takes note of the figures for the budgets.
     pub fn maintain(&self) -> Result<(), ServiceError> {
         watch::note(&self.core);

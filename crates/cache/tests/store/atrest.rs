@@ -189,6 +189,32 @@ fn lease_holds_over_a_rewrite() {
     assert_eq!(store.list(None).unwrap().len(), 1);
 }
 
+/// What sccache, ccache and Nix send: the segment stays where it is, and a later start does not look at it again.
+#[test]
+fn what_is_compressed_already_is_left_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let magics: [&[u8]; 5] =
+        [b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"\x1f\x8b\x08", b"\xcc\xac\x01\0\x01"];
+    for start in 0..2 {
+        let store = LogStore::open(config(folder.path()), Minutes::default().clock()).unwrap();
+        if start == 0 {
+            for number in 0..60u8 {
+                let body = [magics[number as usize % 5], &code(9000, u64::from(number))].concat();
+                put(&store, &name("a", &number.to_string()), &body);
+            }
+            put(&store, &name("a", "large"), &[magics[0], &code(2 << 20, 5)].concat());
+            put(&store, &name("a", "small text"), &code(900, 5));
+            store.seal().unwrap();
+        }
+        store.shrink_all().unwrap();
+        let shrunk = store.shrunk();
+        assert_eq!((shrunk.bodies, shrunk.bytes_out, shrunk.left), (0, 0, 1 - start));
+        store.snapshot().unwrap();
+        let noted = fs_err::read_to_string(folder.path().join("shrunk")).unwrap();
+        assert!(noted.starts_with("1 ") && noted.lines().next().unwrap().ends_with(" 1 0"), "{noted}");
+    }
+}
+
 /// A byte of each file that holds bodies is changed; nobody is served what is not what was stored.
 #[test]
 fn damaged_compressed_body_is_a_miss_and_is_stored_again() {
