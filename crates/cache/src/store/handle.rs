@@ -25,6 +25,8 @@ pub(crate) struct Handle(Weak<Shared>);
 pub(crate) struct Sealed {
     pub(crate) number: u32,
     pub(crate) size: u64,
+    /// It stays as it is: it was looked at whether it shrinks.
+    pub(crate) rests: bool,
     segment: Arc<Segment>,
 }
 
@@ -124,15 +126,15 @@ impl Handle {
         Some(self.shared()?.seal(minutes))
     }
 
-    /// Segments that grow no more, and that it was looked at whether they shrink.
+    /// Segments that grow no more.
     pub(crate) fn sealed(&self) -> Option<Vec<Sealed>> {
         let shared = self.shared()?;
         let mut all = shared.all_segments();
         all.pop();
-        all.retain(|segment| shared.looked_at(segment));
         let sealed = |segment: Arc<Segment>| Sealed {
             number: segment.number,
             size: segment.size.load(Acquire),
+            rests: shared.looked_at(&segment),
             segment,
         };
         Some(all.into_iter().map(sealed).collect())

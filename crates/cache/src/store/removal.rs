@@ -46,6 +46,7 @@ impl Shared {
 
     pub(super) fn list(&self, scope: Option<&str>) -> Result<Vec<Listed>, StoreError> {
         self.load_all();
+        let _held = self.hold();
         let minute = self.minute();
         let mut all: BTreeMap<NameHash, Listed> = BTreeMap::new();
         for segment in self.all_segments() {

@@ -156,22 +156,18 @@ impl Shared {
             return Ok(());
         }
         if !good {
-            tally.damaged += 1;
+            // what was moved while it was looked at is whole where it lies now
+            let mut writer = locked(&self.writer);
+            let spot = spot.filter(|spot| self.contents.find(content).any(|there| there.same_place(*spot)));
+            let slot = slot.and_then(|_| self.stands_at(name, segment, at));
+            tally.damaged += u64::from(slot.is_some() || spot.is_some());
             if let Some(spot) = spot {
                 self.forget_content(content, spot);
             }
-            if slot.is_some() {
-                // written down, or the next start would find the name again
-                let mut writer = locked(&self.writer);
-                if self.drop_name(&mut writer, record.scope, record.kind, record.key)? {
-                    self.damaged.fetch_add(1, Relaxed);
-                    tracing::warn!(
-                        segment,
-                        at,
-                        scope = record.scope,
-                        "an entry is damaged; it is a miss now"
-                    );
-                }
+            // written down, or the next start would find the name again
+            if slot.is_some() && self.drop_name(&mut writer, record.scope, record.kind, record.key)? {
+                self.damaged.fetch_add(1, Relaxed);
+                tracing::warn!(segment, at, scope = record.scope, "an entry is damaged; it is a miss now");
             }
         }
         Ok(())

@@ -31,8 +31,8 @@ use forgeyard_model::Digest;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// Smaller bodies are left: a head and a table would eat what they save.
@@ -132,6 +132,8 @@ pub(super) struct Shrinking {
     busy_micros: AtomicU64,
     counted: AtomicBool,
     looked_at_large: Mutex<Option<Instant>>,
+    /// So many read the whole log and must meet each entry: nothing moves meanwhile.
+    held: AtomicU32,
     /// One at a time.
     turn: Mutex<()>,
 }
@@ -172,6 +174,15 @@ impl Shrinking {
     }
 }
 
+/// As long as it is there, nothing is moved to be compressed.
+pub(super) struct Held<'a>(&'a AtomicU32);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
+    }
+}
+
 /// Works and pauses.
 pub(super) struct Pace<'a> {
     shrinking: &'a Shrinking,
@@ -198,6 +209,10 @@ impl Pace<'_> {
             self.began = Instant::now();
         }
         !(self.stop)()
+    }
+
+    fn stopped(&self) -> bool {
+        (self.stop)()
     }
 
     fn note(&self, busy: Duration) {
@@ -241,7 +256,7 @@ impl LogStore {
 enum Came {
     /// It needs no other.
     Done,
-    /// Not now.
+    /// It was told to stop.
     Later,
 }
 
@@ -249,6 +264,14 @@ impl Shared {
     /// Whether a segment that grows no more is as it will stay.
     pub(super) fn looked_at(&self, segment: &Segment) -> bool {
         !self.config.compression.on || segment.shrunk.looked.load(Acquire) || self.is_sent(segment.number)
+    }
+
+    /// Keeps entries where they are while somebody reads the whole log.
+    pub(super) fn hold(&self) -> Held<'_> {
+        self.shrinking.held.fetch_add(1, AcqRel);
+        // a move that began before ends first
+        drop(locked(&self.keeping));
+        Held(&self.shrinking.held)
     }
 
     fn is_sent(&self, number: u32) -> bool {
@@ -321,10 +344,13 @@ impl Shared {
         let mut all = self.all_segments();
         all.pop();
         for segment in all.into_iter().filter(|segment| !self.looked_at(segment)) {
-            if self.shrink_segment(&segment, &mut encoder, &mut pace)? == Came::Later {
+            let came = self.shrink_segment(&segment, &mut encoder, &mut pace);
+            if matches!(came, Ok(Came::Later)) {
                 break;
             }
+            // one that failed stays as it is until the next start: it has to be sent to the tier too
             segment.shrunk.looked.store(true, Release);
+            came?;
             self.note_shrunk()?;
         }
         let mut last = locked(&self.shrinking.looked_at_large);
@@ -393,7 +419,8 @@ impl Shared {
             return Ok(Came::Done);
         }
         if self.disk_bytes() + size.saturating_sub(gain) > self.hard_limit() {
-            return Ok(Came::Later);
+            // eviction has other worries now
+            return Ok(Came::Done);
         }
         let number = segment.number;
         let (mut buffer, mut targets, mut stopped) = (Vec::new(), BTreeSet::new(), false);
@@ -403,7 +430,12 @@ impl Shared {
                 stopped = true;
                 return Ok(ControlFlow::Break(()));
             }
-            let _keeping = locked(&self.keeping);
+            let mut keeping = locked(&self.keeping);
+            while self.shrinking.held.load(Acquire) > 0 && !pace.stopped() {
+                drop(keeping);
+                std::thread::sleep(Duration::from_millis(5));
+                keeping = locked(&self.keeping);
+            }
             if self.segment(number).is_none() {
                 // it was evicted meanwhile
                 return Ok(ControlFlow::Break(()));

@@ -204,7 +204,7 @@ impl Sender {
         inner.figures.waiting.store(waiting.len() as u64, Relaxed);
         // the oldest goes first when there is too little room
         waiting.sort_by_key(|one| one.number);
-        for sealed in waiting {
+        for sealed in waiting.into_iter().filter(|sealed| sealed.rests) {
             let sent = self.send_segment(inner, &sealed).await?;
             let (number, size) = (sent.number, sent.size);
             self.write_manifest(inner, Some(sent)).await?;

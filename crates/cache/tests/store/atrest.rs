@@ -287,3 +287,34 @@ fn rewriting_goes_on_under_puts_and_reads_without_a_miss() {
     assert_eq!(store.scrub().unwrap(), (400, 0));
     assert_eq!(store.damaged(), 0);
 }
+
+/// A purge reads the whole log, and a scrub reads it at a place; neither misses or harms what moves meanwhile.
+#[test]
+fn purge_and_scrub_meet_each_entry_while_segments_are_rewritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = Config { segment: 256 << 10, ..Config::new(folder.path()) };
+    let store = LogStore::open(small, Minutes::default().clock()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                store.shrink_all().unwrap();
+            }
+        });
+        for round in 0..6u64 {
+            for number in 0..60u64 {
+                let who = if number % 2 == 0 { "bad" } else { "good" };
+                let bytes = code(20_000, round * 1000 + number);
+                put_with(&store, &name("a", &format!("{round} {number}")), &bytes, Policy::Replace, who);
+            }
+            assert_eq!(store.scrub().unwrap().1, 0);
+            assert_eq!(store.remove_all(&Which::Writer("bad".to_owned())).unwrap(), 30, "round {round}");
+            let left = store.list(None).unwrap();
+            assert!(left.iter().all(|listed| listed.by.principal == "good"), "round {round}");
+            assert_eq!(left.len() as u64, 30 * (round + 1));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(store.damaged(), 0);
+    assert!(store.shrunk().bodies > 50, "{:?}", store.shrunk());
+}
