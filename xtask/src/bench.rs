@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("burst", |root| example(root, "forgeyard-control", "figures", &["burst"])),
@@ -24,6 +24,7 @@ const PARTS: [Part; 14] = [
     ("cache", |root| cache(root, "beside_nginx")),
     ("cache-start", |root| cache(root, "start")),
     ("cache-find-missing", |root| cache(root, "find_missing")),
+    ("cache-at-rest", |root| cache(root, "at_rest")),
     ("cache-clients", crate::cache_clients::figures),
     ("sandbox", sandbox),
     ("tour", tour),

@@ -43,7 +43,7 @@ enum Chore {
         check: bool,
     },
     /// Measure, beside a peer or floor, and print one table: transitions, webhooks, restart, artifacts, cache,
-    /// cache-start, cache-find-missing, sandbox, tour, server.
+    /// cache-start, cache-find-missing, cache-at-rest, sandbox, tour, server.
     Bench {
         /// Only these parts.
         names: Vec<String>,

@@ -18,6 +18,7 @@ use crate::figures::Counted;
 use crate::http::{Head, Method};
 use crate::name::NameHash;
 use crate::service::Core;
+use crate::store::shrink::ShrinkStat;
 use crate::store::{Listed, ScopeUse, Store as _, StoreError, Totals, Which};
 use crate::tier::TierStat;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,9 @@ pub struct Stat {
     /// The storage behind the disk, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<TierStat>,
+    /// What was compressed at rest since the start.
+    #[serde(default)]
+    pub shrunk: ShrinkStat,
 }
 
 /// Some entries of a scope.
@@ -106,7 +110,8 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
             let day = core.day.lock().unwrap_or_else(PoisonError::into_inner).moments();
             let (traffic, capacity_bytes) = (core.figures.all(), core.capacity);
             let tier = core.tier.as_ref().map(crate::tier::Tier::stat);
-            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier }))
+            let shrunk = core.store.shrunk();
+            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier, shrunk }))
         }
         (Method::Get, "check") => {
             let reports = crate::watch::reports(core, scope.as_deref());

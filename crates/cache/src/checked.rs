@@ -119,6 +119,7 @@ impl Checked {
 mod tests {
     use super::*;
     use crate::store::log::{Config, LogStore};
+    use crate::store::port::Stored;
     use crate::store::{Body, Policy, Provenance, Store as _};
     use std::sync::Arc;
 
@@ -133,12 +134,13 @@ mod tests {
             key: "k".to_owned(),
         };
         store.put(&stored, Body::Inline(b"x"), Policy::Keep, &Provenance::default()).unwrap();
-        let (found, placed) = store.get_placed(stored.hash(), &mut Vec::new()).unwrap().unwrap();
+        let found = store.get_stored(stored.hash(), &mut Vec::new()).unwrap();
+        let Some((found, Stored::Plain(placed))) = found else { panic!("it lies as it came") };
         let (mut checked, begin) = (Checked::default(), Timestamp::from_micros(1));
         let name = |number: u128| NameHash(number << 64 | 8);
         assert!(checked.entry(name(1), begin).is_none());
         let keep = |checked: &mut Checked, number, now| {
-            checked.keep_entry(name(number), found.facts, placed.unwrap(), b"x", now);
+            checked.keep_entry(name(number), found.facts, placed, b"x", now);
         };
         (1..=4).for_each(|number| keep(&mut checked, number, begin));
         let known = |checked: &Checked, number, now| checked.entry(name(number), now).is_some();
@@ -156,7 +158,7 @@ mod tests {
         let (large, facts) = (vec![1; LEAST as usize - 1], Facts { size: LEAST - 1, ..found.facts });
         for number in 0..4000u128 {
             let name = NameHash(number << 64 | number);
-            checked.keep_entry(name, facts, placed.unwrap(), &large, begin);
+            checked.keep_entry(name, facts, placed, &large, begin);
             assert!(checked.kept <= MOST_BYTES && checked.entry(name, begin).is_some());
         }
         let kept: usize =

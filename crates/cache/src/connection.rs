@@ -9,7 +9,8 @@ use crate::exchange::{self, Access};
 use crate::http::{self, Chunks, Framing, Head, LONGEST_HEAD, Wrong};
 use crate::service::Core;
 use crate::store::cold::drop_behind;
-use crate::store::large::{Large, PIECE, Spool};
+use crate::store::frames::{FRAME, Frames};
+use crate::store::large::{Large, Spool};
 use crate::store::{INLINE, Store as _, StoreError};
 use forgeyard_model::Digest;
 use nix::sys::socket::MsgFlags;
@@ -363,6 +364,30 @@ impl Connection {
         Ok(write_both(&self.stream, self.head.as_bytes(), body).await?)
     }
 
+    /// Sends the head that was begun, and a part of the entry in the buffer, which is compressed there: each frame that the part
+    /// touches is decoded when those before it are sent.
+    pub(crate) async fn send_frames(
+        &mut self,
+        frames: &Frames,
+        body: Range<usize>,
+        part: Range<u64>,
+    ) -> Result<(), End> {
+        let mut content = Vec::new();
+        let mut head = std::mem::take(&mut self.head);
+        for number in part.start / FRAME..part.end.div_ceil(FRAME) {
+            let place = frames.place(number);
+            let frame = body.start + place.start as usize..body.start + place.end as usize;
+            let decoded = frames.decode(number, self.entry.get(frame).unwrap_or_default(), &mut content);
+            decoded.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+            let from = part.start.saturating_sub(number * FRAME) as usize;
+            let until = (part.end - number * FRAME).min(content.len() as u64) as usize;
+            write_both(&self.stream, head.as_bytes(), content.get(from..until).unwrap_or_default()).await?;
+            head.clear();
+        }
+        self.head = head;
+        Ok(())
+    }
+
     /// Sends the head that was begun, and a part of a file, from the page cache as it is.
     pub(crate) async fn send_file(&mut self, file: &File, part: Range<u64>) -> Result<(), End> {
         Ok(send_file(&self.stream, self.head.as_bytes(), file, part).await?)
@@ -380,25 +405,30 @@ impl Connection {
         let mut head = std::mem::take(&mut self.head);
         let now = (thread.core.clock)();
         let cold = thread.core.store.cold(large);
+        let step = large.step();
         while at < part.end {
-            let number = at / PIECE;
-            let end = part.end.min((number + 1) * PIECE);
-            if thread.checked.borrow().piece(large.digest, number, now) {
+            let number = at / step;
+            let end = part.end.min((number + 1) * step);
+            // what is compressed cannot be sent as it lies there
+            let plain = large.frames().is_none();
+            if plain && thread.checked.borrow().piece(large.digest, number, now) {
                 send_file(&self.stream, head.as_bytes(), large.file(), at..end).await?;
                 head.clear();
                 at = end;
                 continue;
             }
             large.piece(number, &mut self.entry)?;
-            thread.checked.borrow_mut().keep_piece(large.digest, number, now);
-            let from = (at - number * PIECE) as usize;
-            let until = (part.end - number * PIECE).min(self.entry.len() as u64) as usize;
+            if plain {
+                thread.checked.borrow_mut().keep_piece(large.digest, number, now);
+            }
+            let from = (at - number * step) as usize;
+            let until = (part.end - number * step).min(self.entry.len() as u64) as usize;
             write_both(&self.stream, head.as_bytes(), &self.entry[from..until]).await?;
             head.clear();
-            at = (number + 1) * PIECE;
+            at = (number + 1) * step;
         }
         if cold {
-            drop_behind(large.file(), &part);
+            drop_behind(large.file(), &large.lies(&part));
         }
         self.entry.truncate(0);
         self.head = head;

@@ -164,6 +164,8 @@ impl Figures {
         gauge("scope_entries", "Entries of a scope", &scoped(|scope| scope.entries));
         gauge("scope_bytes", "Bytes of a scope, shared ones in full", &scoped(|scope| scope.bytes));
         gauge("disk_bytes", "Bytes on disk", &single(totals.disk_bytes));
+        let help = "Bytes more that would be on disk if nothing were compressed there";
+        gauge("saved_bytes", help, &single(totals.saved_bytes));
         gauge("index_bytes", "Bytes of memory of the index", &single(totals.index_bytes));
         gauge("damaged_entries", "Entries that failed their checksum since the start", &single(damaged));
         gauge(

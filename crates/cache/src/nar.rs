@@ -15,7 +15,7 @@ use crate::nix::NarInfo;
 use crate::promise::look;
 use crate::service::Core;
 use crate::shape::ShapeError;
-use crate::store::large::{Large, PIECE};
+use crate::store::large::Large;
 use crate::store::{Place, Store as _};
 use forgeyard_model::Digest;
 use sha2::{Digest as _, Sha256};
@@ -97,7 +97,7 @@ struct Pieces {
 impl Read for Pieces {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         if self.at == self.piece.len() {
-            if self.next * PIECE >= self.large.size {
+            if self.next >= self.large.pieces() {
                 return Ok(0);
             }
             self.large.piece(self.next, &mut self.piece).map_err(std::io::Error::other)?;

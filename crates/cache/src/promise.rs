@@ -7,6 +7,7 @@ use crate::exchange::{Access, add};
 use crate::name::{Kind, NameHash};
 use crate::scope::ScopePath;
 use crate::service::Core;
+use crate::store::port::Stored;
 use crate::store::{LEASE_MINUTES, NAR_MINUTES, Place, Store as _, StoreError};
 use crate::{action, nix, shape};
 use forgeyard_model::Digest;
@@ -80,13 +81,27 @@ pub(crate) fn promised(core: &Core, access: &Access, key: &str) -> bool {
 
 /// A content as a whole, leased; nothing when it is not here or larger than this.
 pub(crate) fn content(core: &Core, access: &Access, digest: &Digest, most: u64) -> Option<Vec<u8>> {
+    content_or_frames(core, access, digest, most, false).map(|(bytes, _)| bytes)
+}
+
+/// The same; where frames are welcome, and it is stored so, the frames instead, and whether they are.
+pub(crate) fn content_or_frames(
+    core: &Core,
+    access: &Access,
+    digest: &Digest,
+    most: u64,
+    welcome: bool,
+) -> Option<(Vec<u8>, bool)> {
     let key = digest.hex();
     if key == action::EMPTY {
-        return Some(Vec::new());
+        return Some((Vec::new(), false));
     }
     let mut buffer = Vec::new();
-    let (_, found) = look(access, Kind::Content, &key, |_, name| {
-        let found = core.store.get(name, &mut buffer)?;
+    let (_, (found, stored)) = look(access, Kind::Content, &key, |_, name| {
+        let found = match welcome {
+            true => core.store.get_stored(name, &mut buffer)?,
+            false => core.store.get(name, &mut buffer)?.map(|found| (found, Stored::File)),
+        };
         core.store.lease(name, LEASE_MINUTES)?;
         Ok(found)
     })?;
@@ -94,14 +109,23 @@ pub(crate) fn content(core: &Core, access: &Access, digest: &Digest, most: u64) 
         return None;
     }
     match found.place {
-        Place::Buffer(range) => Some(buffer.get(range)?.to_vec()),
+        Place::Buffer(range) => {
+            let body = buffer.get(range)?;
+            Some(match stored {
+                Stored::Framed(frames) => (body.get(..frames.stored() as usize)?.to_vec(), true),
+                _ => (body.to_vec(), false),
+            })
+        }
         Place::Large(large) => {
-            let mut whole = Vec::new();
+            let (mut whole, framed) = (Vec::new(), welcome && large.frames().is_some());
             for number in 0..large.pieces() {
-                large.piece(number, &mut buffer).ok()?;
+                match framed {
+                    true => large.stored_frame(number, &mut buffer).ok()?,
+                    false => large.piece(number, &mut buffer).ok()?,
+                }
                 whole.extend_from_slice(&buffer);
             }
-            Some(whole)
+            Some((whole, framed))
         }
     }
 }

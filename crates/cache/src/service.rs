@@ -2,7 +2,7 @@
 //!
 //! One thread for each core with a runtime of its own; all listen on one address (`SO_REUSEPORT`) and share the store and
 //! nothing else that is locked for long. One more thread keeps the store within its limits, reads the authority anew when
-//! its file changes, and writes the snapshot of the index.
+//! its file changes, and writes the snapshot of the index. Another one compresses what is at rest.
 
 use crate::authority::{Authority, AuthorityError};
 use crate::budget::History;
@@ -35,6 +35,8 @@ const SCRUB_EVERY: Duration = Duration::from_secs(10);
 pub const SCRUB_BYTES: u64 = 1 << 20;
 /// How often the store is brought within its limits; at once when it is over its capacity.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
+/// After a failure, compressing waits for so long.
+const SHRINK_AGAIN: Duration = Duration::from_secs(60);
 
 /// How often the figures are noted for the budgets; not more are kept than a window needs.
 const NOTE_EVERY: Duration = Duration::from_secs(10);
@@ -175,6 +177,11 @@ impl Running {
         Ok(self.core.store.seal()?)
     }
 
+    /// Compresses what there is to compress, now and without pauses.
+    pub fn shrink(&self) -> Result<(), ServiceError> {
+        Ok(self.core.store.shrink_all()?)
+    }
+
     /// Brings the store within its limits now, and takes note of the figures for the budgets.
     pub fn maintain(&self) -> Result<(), ServiceError> {
         watch::note(&self.core);
@@ -285,6 +292,19 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
                 written = Instant::now();
                 if let Err(error) = kept.store.snapshot() {
                     tracing::error!("writing the index: {error}");
+                }
+            }
+        }
+    }));
+    let (shrinking, stopped) = (Arc::clone(&core), stop.clone());
+    threads.push(std::thread::spawn(move || {
+        while !stopped.is_cancelled() {
+            std::thread::sleep(Duration::from_millis(200));
+            if let Err(error) = shrinking.store.shrink(&|| stopped.is_cancelled()) {
+                tracing::warn!("compressing what is at rest: {error}");
+                let again = Instant::now() + SHRINK_AGAIN;
+                while !stopped.is_cancelled() && Instant::now() < again {
+                    std::thread::sleep(Duration::from_millis(200));
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! A process that stores entries is killed at any moment, many times over one folder: nothing that it acknowledged is lost,
-//! and no byte is wrong. The process is this test program again, at [`the_process_that_is_killed`].
+//! and no byte is wrong, though segments are compressed beside it. The process is this test program again, at [`the_process_that_is_killed`].
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
@@ -46,7 +46,13 @@ fn content(number: u64) -> Vec<u8> {
 #[ignore = "is started, and killed, by the other test"]
 fn the_process_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let store = open(Path::new(&folder));
+    let store = Arc::new(open(Path::new(&folder)));
+    let shrinking = Arc::clone(&store);
+    std::thread::spawn(move || {
+        loop {
+            shrinking.shrink_all().unwrap();
+        }
+    });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let from: u64 = std::env::var("FORGEYARD_TEST_KILL_FROM").unwrap().parse().unwrap();
     let mut out = std::io::stdout();
@@ -78,6 +84,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed(#[values(false, true)
     }
     let mut next = 0u64;
     let mut last: BTreeMap<Name, u64> = BTreeMap::new();
+    let mut shrunk = 0;
     for round in 0..8u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture"])
@@ -130,7 +137,11 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed(#[values(false, true)
             );
         }
         assert_eq!(store.scrub().unwrap().1, 0);
+        shrunk += store.shrunk().bodies + store.totals().saved_bytes;
+        store.shrink_all().unwrap();
+        shrunk += store.shrunk().bodies;
         store.maintain(&|_| Limits::default()).unwrap();
         assert_eq!(fs_err::read_dir(folder.path().join("store/incoming")).unwrap().count(), 0);
     }
+    assert!(shrunk > 0, "nothing was compressed");
 }

@@ -114,6 +114,10 @@ fn the_process_that_is_killed() {
         for round in 0u64.. {
             let quota = (round % 5 == 4).then_some(2 << 20);
             store.maintain(&|_| Limits { bytes: quota, idle_minutes: None }).unwrap();
+            if round % 3 == 2 {
+                // it ends where the kill finds it
+                store.shrink_all().unwrap();
+            }
             if round % 40 == 39 {
                 store.snapshot().unwrap();
             }
@@ -148,7 +152,7 @@ fn whole(store: &LogStore, name: &Name) -> Option<bool> {
 
 fn stress(seed: u64, rounds: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let (mut state, mut from, mut found) = (seed | 1, 0, 0);
+    let (mut state, mut from, mut found, mut saved) = (seed | 1, 0, 0, 0);
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture"])
@@ -189,7 +193,10 @@ fn stress(seed: u64, rounds: u64) {
         assert_eq!(store.damaged(), 0, "seed {seed}, round {round}: an entry is damaged after the start");
         let (read, damaged) = store.scrub().unwrap();
         assert_eq!(damaged, 0, "seed {seed}, round {round}: {damaged} of {read} entries are damaged");
+        store.shrink_all().unwrap();
+        saved += store.totals().saved_bytes;
     }
+    assert!(saved > 0, "nothing was compressed");
     assert!(found > rounds * 10, "hardly anything was there: {found}");
 }
 

@@ -5,6 +5,7 @@
 
 use crate::output::Wrong;
 use anyhow::{Context as _, Result};
+use forgeyard_cache::store::shrink::Compression;
 use forgeyard_formats::{access, toml_text};
 use forgeyard_model::access::{Access, HOME};
 use forgeyard_model::config::{FarmConfig, Flavors, RepositoryConfig};
@@ -94,6 +95,12 @@ pub struct CacheConfig {
     pub durability: Option<forgeyard_cache::store::log::Durability>,
     /// Threads; one for each core when absent.
     pub threads: Option<usize>,
+    /// What becomes of bodies that shrink; `zstd` when absent.
+    pub compression: Option<AtRest>,
+    /// Level of Zstandard, 1 to 19; 3 when absent.
+    pub compression_level: Option<i32>,
+    /// Most time that compressing takes, in hundredths of one core; 25 when absent.
+    pub compression_cpu_percent: Option<u32>,
     /// S3-compatible storage behind the disk.
     pub tier: Option<forgeyard_cache::tier::Settings>,
     /// Who reads and writes what.
@@ -109,6 +116,35 @@ pub struct CacheConfig {
     /// Forges whose tokens are exchanged for tokens of the cache.
     #[serde(default)]
     pub issuers: Vec<forgeyard_cache::identity::policy::Issuer>,
+}
+
+/// What becomes of bodies that shrink, once they are at rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtRest {
+    /// They are compressed in the background.
+    Zstd,
+    /// They stay as they are.
+    None,
+}
+
+impl CacheConfig {
+    /// How the cache compresses what is at rest.
+    pub fn compression(&self) -> Result<Compression> {
+        let usual = Compression::default();
+        let level = self.compression_level.unwrap_or(usual.level);
+        let percent = self.compression_cpu_percent.unwrap_or(usual.percent);
+        if !(1..=19).contains(&level) {
+            return Err(
+                Wrong::new(format!("`compression-level` of the cache is {level}, not 1 to 19")).into()
+            );
+        }
+        if !(1..=100).contains(&percent) {
+            let text = format!("`compression-cpu-percent` of the cache is {percent}, not 1 to 100");
+            return Err(Wrong::new(text).fix("for none at all, write compression = \"none\"").into());
+        }
+        Ok(Compression { on: self.compression != Some(AtRest::None), level, percent })
+    }
 }
 
 /// A name that is written here.
@@ -402,6 +438,23 @@ mod tests {
         let error =
             toml_text::read::<FileConfig>("forgeyard.toml", "max-runing = 3\n").unwrap_err().to_string();
         assert!(error.contains("max-runing") && error.contains("max-running"), "{error}");
+    }
+
+    #[test]
+    fn cache_compresses_what_is_at_rest_unless_it_is_told_not_to() {
+        let of = |text: &str| {
+            let file: FileConfig = toml_text::read("forgeyard.toml", &format!("[cache]\n{text}")).unwrap();
+            file.cache.unwrap().compression().map_err(|error| error.to_string())
+        };
+        assert_eq!(of(""), Ok(Compression { on: true, level: 3, percent: 25 }));
+        assert!(!of("compression = \"none\"").unwrap().on);
+        let said = of("compression = \"zstd\"\ncompression-level = 9\ncompression-cpu-percent = 5");
+        assert_eq!(said, Ok(Compression { on: true, level: 9, percent: 5 }));
+        assert!(of("compression-level = 20").unwrap_err().contains("1 to 19"));
+        assert!(of("compression-cpu-percent = 0").unwrap_err().contains("1 to 100"));
+        assert!(
+            toml_text::read::<FileConfig>("forgeyard.toml", "[cache]\ncompression = \"gzip\"\n").is_err()
+        );
     }
 
     /// Numbers are unique at one forge only.

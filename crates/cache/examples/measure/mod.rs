@@ -9,6 +9,7 @@ use forgeyard_cache::scope::{Reading, ScopeRule};
 use forgeyard_cache::service::{Options, start};
 use forgeyard_cache::store::Clock;
 use forgeyard_cache::store::log::Config;
+use forgeyard_cache::store::shrink::Compression;
 use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_model::{Secret, Timestamp};
 use std::io::BufRead as _;
@@ -85,11 +86,14 @@ pub(crate) fn serve_if_asked(public: bool) {
         scopes: vec![scope],
         ..Snapshot::default()
     };
+    let store = Config::new(folder.join("store"));
+    // a folder that says so is left as it is
+    let compress = !folder.join("plain").exists();
     let authority = folder.join("authority.json");
     std::fs::write(&authority, serde_json::to_vec(&snapshot).unwrap()).unwrap();
     let running = start(Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        store: Config::new(folder.join("store")),
+        store: Config { compression: Compression { on: compress, ..Compression::default() }, ..store },
         authority,
         largest: 1 << 30,
         threads: 2,

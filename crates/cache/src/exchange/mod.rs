@@ -19,11 +19,13 @@ use crate::http::{Head, Method, Wrong, range_of};
 use crate::name::{Kind, Name, NameHash};
 use crate::promise::{self, complete, look};
 use crate::service::Core;
-use crate::store::port::Log;
+use crate::store::frames::Frames;
+use crate::store::port::{Log, Stored};
 use crate::store::{Facts, Found, Place, Store as _};
 use crate::surface::{self, Plan};
 use crate::watch;
 use forgeyard_model::Timestamp;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -77,7 +79,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged, scrubbed);
             let text = text + &watch::prometheus(&watch::reports(core, None));
             let tier = core.tier.as_ref().map(|tier| tier.stat().prometheus());
-            let text = text + &tier.unwrap_or_default();
+            let text = text + &tier.unwrap_or_default() + &core.store.shrunk().prometheus();
             say(conn, core, head, 200, &text).await
         }
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
@@ -127,6 +129,8 @@ enum Sent {
     Log(Facts, Log, u64),
     /// From memory.
     Kept(Facts, Rc<[u8]>),
+    /// What is in the buffer, compressed.
+    Framed(Facts, Frames, Range<usize>),
 }
 
 /// Looks on this disk, nearest scope first.
@@ -159,14 +163,20 @@ fn find(
             }
             _ => {}
         }
-        let found = core.store.get_placed(name, &mut entry)?;
-        if let Some((Found { facts, place: Place::Buffer(range) }, Some(placed))) = &found
-            && !refers
-        {
+        let found = match refers {
+            true => core.store.get(name, &mut entry)?.map(|found| (found, Stored::File)),
+            false => core.store.get_stored(name, &mut entry)?,
+        };
+        if let Some((Found { facts, place: Place::Buffer(range) }, Stored::Plain(placed))) = &found {
             let bytes = entry.get(range.clone()).unwrap_or_default();
             thread.checked.borrow_mut().keep_entry(name, *facts, *placed, bytes, now);
         }
-        let found = found.map(|(found, _)| found);
+        let found = match found {
+            Some((Found { facts, place: Place::Buffer(range) }, Stored::Framed(frames))) => {
+                return Ok(Some((name, Sent::Framed(facts, frames, range))));
+            }
+            found => found.map(|(found, _)| found),
+        };
         if refers
             && let Some(Found { place: Place::Buffer(range), .. }) = &found
             && !complete(core, access, kind, entry.get(range.clone()).unwrap_or_default())
@@ -224,7 +234,10 @@ async fn read(
     };
     let counters = &access.counters;
     access.found_as(core, depth, kind, Some(name));
-    let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..) | Sent::Kept(facts, _)) = &sent;
+    let (Sent::Found(Found { facts, .. })
+    | Sent::Log(facts, ..)
+    | Sent::Kept(facts, _)
+    | Sent::Framed(facts, ..)) = &sent;
     let Facts { digest, size, .. } = *facts;
     let range =
         head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
@@ -245,6 +258,7 @@ async fn read(
     add(&counters.bytes_out, part.end - part.start);
     let found = match sent {
         Sent::Found(found) => found,
+        Sent::Framed(_, frames, range) => return conn.send_frames(&frames, range, part).await,
         Sent::Log(_, log, at) => return conn.send_file(log.file(), at + part.start..at + part.end).await,
         Sent::Kept(_, bytes) => return conn.send(bytes.get(part.start as usize..part.end as usize)).await,
     };

@@ -54,10 +54,10 @@ impl Content {
             Content::Memory(bytes) => see(bytes.get(from as usize..).unwrap_or_default()),
             Content::File(file) => {
                 let (large, mut piece) = (file.open()?, Vec::new());
-                let first = from / crate::store::large::PIECE;
+                let first = from / large.step();
                 for number in first..large.pieces() {
                     large.piece(number, &mut piece)?;
-                    let skip = from.saturating_sub(number * crate::store::large::PIECE) as usize;
+                    let skip = from.saturating_sub(number * large.step()) as usize;
                     see(piece.get(skip..).unwrap_or_default());
                 }
             }

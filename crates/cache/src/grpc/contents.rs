@@ -6,7 +6,7 @@ use super::wire::{self, IDENTITY, ZSTD};
 use super::{Answers, Caller, Calling, LARGEST_BATCH, resource, shown, valid};
 use crate::exchange::add;
 use crate::name::Kind;
-use crate::promise::{bring, content, promised, walk};
+use crate::promise::{bring, content_or_frames, promised, walk};
 use bytes::Bytes;
 use forgeyard_model::Digest;
 use tonic::{Code, Request, Response, Status};
@@ -144,9 +144,9 @@ fn read(caller: &Caller, digest: wire::Digest, compress: bool) -> wire::ReadBlob
     let counters = &caller.access.counters;
     let size = digest.size_bytes.max(0).unsigned_abs();
     let hash = valid(&digest).and_then(resource::hash);
-    let found = hash.and_then(|hash| content(&caller.core, &caller.access, &hash, size));
-    let found = found.filter(|bytes| bytes.len() as u64 == size);
-    let Some(bytes) = found else {
+    let found = hash.and_then(|hash| content_or_frames(&caller.core, &caller.access, &hash, size, compress));
+    let found = found.filter(|(bytes, framed)| *framed || bytes.len() as u64 == size);
+    let Some((bytes, framed)) = found else {
         add(&counters.misses, 1);
         let (code, message) = match hash {
             Some(_) => (Code::NotFound, "no such content"),
@@ -157,6 +157,12 @@ fn read(caller: &Caller, digest: wire::Digest, compress: bool) -> wire::ReadBlob
         return wire::ReadBlob { digest: Some(digest), data: Bytes::new(), status, compressor: IDENTITY };
     };
     add(&counters.hits, 1);
+    if framed {
+        // as it is stored
+        add(&counters.bytes_out, bytes.len() as u64);
+        let status = Some(wire::Status::default());
+        return wire::ReadBlob { digest: Some(digest), data: bytes.into(), status, compressor: ZSTD };
+    }
     let smaller = compress
         .then(|| zstd::bulk::compress(&bytes, 1).ok())
         .flatten()

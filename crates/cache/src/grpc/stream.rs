@@ -1,5 +1,7 @@
 //! ByteStream: contents of any size, piece by piece, plain or as Zstandard.
 //!
+//! What is compressed at rest is sent to those who ask for Zstandard frame by frame as it lies there.
+//!
 //! Offsets of a compressed write count the bytes of the wire; those of a read count the content before compression.
 //! A write that breaks off goes on where [`query`] says that it stands, over the same resource name and with the same token
 //! (see `parked`); one that begins at 0 begins anew.
@@ -14,8 +16,10 @@ use crate::parked::Ticket;
 use crate::promise::{bring, look, promised};
 use crate::service::Core;
 use crate::store::cold::drop_behind;
-use crate::store::large::{Large, PIECE};
-use crate::store::{Place, Store as _};
+use crate::store::frames::{FRAME, Frames};
+use crate::store::large::Large;
+use crate::store::port::Stored;
+use crate::store::{Place, Store as _, StoreError};
 use bytes::Bytes;
 use std::io::Write as _;
 use std::ops::Range;
@@ -66,19 +70,23 @@ pub(super) async fn read(
     };
     let counters = &caller.access.counters;
     add(if depth == 0 { &counters.hits } else { &counters.parent_hits }, 1);
-    let mut encoder = None;
-    if resource.compressed {
+    let (mut encoder, mut frames) = (None, None);
+    if resource.compressed && source.frames().is_some() && from < until {
+        frames = Some(Raw { next: from / FRAME, waiting: Bytes::new() });
+    } else if resource.compressed {
         let made = zstd::stream::write::Encoder::new(Vec::new(), LEVEL);
         let failed = |error| caller.refuse(Code::Internal, &about, error);
         encoder = Some(Box::new(made.map_err(failed)?));
     }
-    let parts = Parts { source, left: from..until, encoder, access: Arc::clone(&caller.access), done: false };
+    let access = Arc::clone(&caller.access);
+    let parts = Parts { source, left: from..until, encoder, frames, access, done: false };
     Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
 }
 
 /// Where bytes come from.
 enum Source {
     Memory(Bytes),
+    Framed { frames: Frames, body: Bytes, piece: Option<(u64, Bytes)> },
     Large { core: Arc<Core>, name: Name, large: Large, cold: bool, piece: Option<(u64, Bytes)> },
 }
 
@@ -89,12 +97,16 @@ fn open(caller: &Caller, resource: &resource::Resource) -> Option<(usize, Source
     }
     let mut buffer = Vec::new();
     let (depth, (scope, found)) = look(&caller.access, Kind::Content, &key, |scope, name| {
-        Ok(caller.core.store.get(name, &mut buffer)?.map(|found| (scope.clone(), found)))
+        Ok(caller.core.store.get_stored(name, &mut buffer)?.map(|found| (scope.clone(), found)))
     })?;
+    let (found, stored) = found;
     if found.facts.size != resource.size {
         return None;
     }
     let source = match found.place {
+        Place::Buffer(range) if let Stored::Framed(frames) = stored => {
+            Source::Framed { frames, body: Bytes::from(buffer).slice(range), piece: None }
+        }
         Place::Buffer(range) => Source::Memory(Bytes::from(buffer).slice(range)),
         Place::Large(large) => {
             let name = Name { scope, kind: Kind::Content, key };
@@ -108,12 +120,46 @@ fn open(caller: &Caller, resource: &resource::Resource) -> Option<(usize, Source
 impl Drop for Source {
     fn drop(&mut self) {
         if let Source::Large { large, cold: true, .. } = self {
-            drop_behind(large.file(), &(0..large.size));
+            drop_behind(large.file(), &large.lies(&(0..large.size)));
         }
     }
 }
 
+/// What is left of a piece from the beginning of a range, of at most [`PART`] bytes.
+fn cut(piece: &Bytes, begins: u64, range: &Range<u64>) -> Bytes {
+    let from = (range.start - begins) as usize;
+    let until = piece.len().min(from + PART).min((range.end - begins) as usize);
+    piece.slice(from..until)
+}
+
 impl Source {
+    /// Where its frames lie, when it is compressed.
+    fn frames(&self) -> Option<&Frames> {
+        match self {
+            Source::Memory(_) => None,
+            Source::Framed { frames, .. } => Some(frames),
+            Source::Large { large, .. } => large.frames(),
+        }
+    }
+
+    /// A frame as it is stored.
+    fn stored(&mut self, number: u64) -> Result<Bytes, Status> {
+        match self {
+            Source::Memory(_) => Ok(Bytes::new()),
+            Source::Framed { frames, body, .. } => {
+                let place = frames.place(number);
+                Ok(body.slice(place.start as usize..place.end as usize))
+            }
+            Source::Large { core, name, large, .. } => {
+                let mut buffer = Vec::new();
+                match large.stored_frame(number, &mut buffer) {
+                    Ok(()) => Ok(buffer.into()),
+                    Err(error) => Err(damaged(core, name, &error)),
+                }
+            }
+        }
+    }
+
     /// Some bytes of a range that is not empty, from its beginning.
     fn part(&mut self, range: Range<u64>) -> Result<Bytes, Status> {
         match self {
@@ -121,24 +167,43 @@ impl Source {
                 let until = range.end.min(range.start + PART as u64);
                 Ok(all.slice(range.start as usize..until as usize))
             }
+            Source::Framed { frames, body, piece } => {
+                let number = range.start / FRAME;
+                if piece.as_ref().is_none_or(|(at, _)| *at != number) {
+                    let (place, mut buffer) = (frames.place(number), Vec::new());
+                    let frame = body.get(place.start as usize..place.end as usize).unwrap_or_default();
+                    let decoded = frames.decode(number, frame, &mut buffer);
+                    decoded.ok_or_else(|| Status::data_loss("a frame does not decode"))?;
+                    *piece = Some((number, buffer.into()));
+                }
+                Ok(piece.as_ref().map(|(_, bytes)| cut(bytes, number * FRAME, &range)).unwrap_or_default())
+            }
             Source::Large { core, name, large, piece, .. } => {
-                let number = range.start / PIECE;
+                let number = range.start / large.step();
                 if piece.as_ref().is_none_or(|(at, _)| *at != number) {
                     let mut buffer = Vec::new();
                     if let Err(error) = large.piece(number, &mut buffer) {
-                        tracing::error!(entry = %name, "reading a piece of a content: {error}; it is dropped");
-                        let _ = core.store.remove(name);
-                        return Err(Status::data_loss(format!("{}: damaged on disk", name.key)));
+                        return Err(damaged(core, name, &error));
                     }
                     *piece = Some((number, buffer.into()));
                 }
-                let bytes = piece.as_ref().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
-                let from = (range.start % PIECE) as usize;
-                let until = bytes.len().min(from + PART).min((range.end - number * PIECE) as usize);
-                Ok(bytes.slice(from..until))
+                let begins = number * large.step();
+                Ok(piece.as_ref().map(|(_, bytes)| cut(bytes, begins, &range)).unwrap_or_default())
             }
         }
     }
+}
+
+fn damaged(core: &Core, name: &Name, error: &StoreError) -> Status {
+    tracing::error!(entry = %name, "reading a piece of a content: {error}; it is dropped");
+    let _ = core.store.remove(name);
+    Status::data_loss(format!("{}: damaged on disk", name.key))
+}
+
+/// Frames that are sent as they are stored.
+struct Raw {
+    next: u64,
+    waiting: Bytes,
 }
 
 /// The answers to a read, made one by one as they are asked for.
@@ -146,12 +211,42 @@ struct Parts {
     source: Source,
     left: Range<u64>,
     encoder: Option<Box<zstd::stream::write::Encoder<'static, Vec<u8>>>>,
+    frames: Option<Raw>,
     access: Arc<crate::exchange::Access>,
     done: bool,
 }
 
 impl Parts {
+    /// Some bytes of frames as they are stored. Where the read begins within one, the rest of that one is made anew.
+    fn next_stored(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(raw) = &mut self.frames else { return Ok(None) };
+        if raw.waiting.is_empty() && !self.left.is_empty() {
+            let number = raw.next;
+            raw.next += 1;
+            let end = (raw.next * FRAME).min(self.left.end);
+            if self.left.start == number * FRAME {
+                raw.waiting = self.source.stored(number)?;
+                self.left.start = end;
+            } else {
+                let mut rest = Vec::new();
+                while self.left.start < end {
+                    let part = self.source.part(self.left.start..end)?;
+                    self.left.start += part.len() as u64;
+                    rest.extend_from_slice(&part);
+                }
+                let frame = zstd::bulk::compress(&rest, LEVEL);
+                raw.waiting = frame.map_err(|error| Status::internal(error.to_string()))?.into();
+            }
+        }
+        let some = raw.waiting.len().min(PART);
+        self.done = some == 0;
+        Ok((some > 0).then(|| raw.waiting.split_to(some)))
+    }
+
     fn next_part(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.frames.is_some() {
+            return self.next_stored();
+        }
         loop {
             if self.left.is_empty() {
                 self.done = true;

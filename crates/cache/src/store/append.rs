@@ -51,6 +51,8 @@ pub(super) struct Segment {
     pub(super) large: AtomicU64,
     /// Minute of the last write.
     pub(super) written: AtomicU32,
+    /// Whether it shrinks, and by how much it was shrunk.
+    pub(super) shrunk: super::shrink::Shrunk,
 }
 
 /// What holds the end of the log.
@@ -96,6 +98,7 @@ impl Shared {
         written.map_err(StoreError::io("writing to", &segment.path))?;
         segment.size.store(at + length, Release);
         segment.written.store(self.minute(), Relaxed);
+        segment.shrunk.count(record);
         self.log_bytes.fetch_add(length, Relaxed);
         writer.sequence += 1;
         writer.behind += 1;
@@ -164,7 +167,8 @@ impl Segment {
     }
 
     pub(super) const fn over(number: u32, path: PathBuf, file: File, size: u64, minute: u32) -> Self {
+        let shrunk = super::shrink::Shrunk::new(size);
         let (size, live, written) = (AtomicU64::new(size), AtomicI64::new(0), AtomicU32::new(minute));
-        Self { number, path, file, size, live, large: AtomicU64::new(0), written }
+        Self { number, path, file, size, live, large: AtomicU64::new(0), written, shrunk }
     }
 }

@@ -119,6 +119,7 @@ impl Shared {
     /// before the file is removed, and must not be removed with it (nativelink#2715). Removing may take long, so it is left
     /// to whoever keeps the limits (bazel-remote#838).
     pub(super) fn discard(&self, digest: Digest) {
+        self.shrinking.forget(digest);
         let number = self.next_part.fetch_add(1, Relaxed);
         let gone = self.config.folder.join("incoming").join(format!("{number}.gone"));
         match fs_err::rename(self.large_path(digest), &gone) {

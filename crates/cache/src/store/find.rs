@@ -56,14 +56,14 @@ impl Shared {
         Ok(Record::read_head(&buffer).ok().map(|(record, _)| see(&record)))
     }
 
-    /// A content that names share, read whole into the buffer and checked. One that is damaged is forgotten, so that the
+    /// A content that names share, read whole into the buffer as it is stored and checked, with the flags of its record. One that is damaged is forgotten, so that the
     /// next write of these bytes stores them again.
     pub(super) fn content(
         &self,
         digest: Digest,
         size: u64,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<(Spot, Head)>, StoreError> {
+    ) -> Result<Option<(Spot, Head, u8)>, StoreError> {
         let hash = half(digest.as_bytes());
         for _ in 0..AGAIN {
             let mut gone = false;
@@ -81,7 +81,7 @@ impl Shared {
                 }
                 match Record::read(buffer) {
                     Ok((record, head)) if record.digest == digest && record.what.carries() => {
-                        return Ok(Some((spot, head)));
+                        return Ok(Some((spot, head, record.flags)));
                     }
                     Ok(_) => {}
                     Err(_) => self.forget_content(hash, spot),

@@ -2,13 +2,15 @@
 
 use super::append::Segment;
 use super::beyond::{Beyond, Purge};
+use super::frames;
 use super::large::{Large, Spool};
 use super::log::{LogStore, Shared, locked};
-use super::record::{LARGE, SEGMENT_HEAD, What};
+use super::record::{LARGE, Record, SEGMENT_HEAD, What};
 use super::walk::walk;
 use super::{Body, Policy, Provenance, Put, StoreError};
 use crate::name::{Name, half};
 use forgeyard_model::Digest;
+use std::borrow::Cow;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -23,6 +25,8 @@ pub(crate) struct Handle(Weak<Shared>);
 pub(crate) struct Sealed {
     pub(crate) number: u32,
     pub(crate) size: u64,
+    /// It stays as it is: it was looked at whether it shrinks.
+    pub(crate) rests: bool,
     segment: Arc<Segment>,
 }
 
@@ -124,11 +128,13 @@ impl Handle {
 
     /// Segments that grow no more.
     pub(crate) fn sealed(&self) -> Option<Vec<Sealed>> {
-        let mut all = self.shared()?.all_segments();
+        let shared = self.shared()?;
+        let mut all = shared.all_segments();
         all.pop();
         let sealed = |segment: Arc<Segment>| Sealed {
             number: segment.number,
             size: segment.size.load(Acquire),
+            rests: shared.looked_at(&segment),
             segment,
         };
         Some(all.into_iter().map(sealed).collect())
@@ -145,8 +151,9 @@ impl Handle {
     pub(crate) fn content(&self, digest: Digest, size: u64) -> Option<Vec<u8>> {
         let (shared, mut buffer) = (self.shared()?, Vec::new());
         shared.ready(half(digest.as_bytes()));
-        let (_, head) = shared.content(digest, size, &mut buffer).ok()??;
-        Some(buffer.get(head.texts_end()..head.texts_end() + head.payload)?.to_vec())
+        shared.content(digest, size, &mut buffer).ok()??;
+        let (record, _) = Record::read(&buffer).ok()?;
+        frames::content(&record).map(Cow::into_owned)
     }
 
     pub(crate) fn spool(&self) -> Option<Result<Spool, StoreError>> {

@@ -538,9 +538,31 @@ impl Table<Slot> {
         shard.places[found] = shard.places[found].moved(segment, at);
         true
     }
+
+    /// The same for a record that has another length there.
+    pub fn shift(&self, hash: u128, slot: Slot, (segment, at, length): (u32, u64, u64)) -> bool {
+        let mut shard = self.lock(shard_of(hash));
+        let Some(found) = shard.position(print_of::<Slot>(hash), slot) else { return false };
+        shard.before_change();
+        let before = shard.places[found];
+        let after = Slot::new(segment, at, length, before.minute(), before.scope());
+        shard.places[found] = after.with_print(before.print()).carrying(before.carries());
+        true
+    }
 }
 
 impl Table<Spot> {
+    /// Moves a content if it is still at this place; how it was used is kept.
+    pub fn shift(&self, hash: u128, spot: Spot, segment: u32, at: u64) -> bool {
+        let mut shard = self.lock(shard_of(hash));
+        let Some(found) = shard.position(print_of::<Spot>(hash), spot) else { return false };
+        shard.before_change();
+        let before = shard.places[found];
+        let place = Spot::new(segment, at).with_print(before.print());
+        shard.places[found] = Spot(place.0 | before.0 & (Spot::LINKED | Spot::USED));
+        true
+    }
+
     /// Takes a content away if it is still there and was not linked to or used since. Whether it is gone.
     pub fn remove_unless_used(&self, hash: u128, spot: Spot) -> bool {
         let mut shard = self.lock(shard_of(hash));

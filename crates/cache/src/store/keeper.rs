@@ -186,13 +186,19 @@ impl Shared {
 
     fn drop_segment(&self, segment: &super::append::Segment) -> Result<(), StoreError> {
         let number = segment.number;
-        let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
         // again for what was leased or linked to meanwhile
         let mut gone = Gone::default();
         while !self.clear_out(segment, &mut gone)? {}
         if let Some(beyond) = &self.beyond {
             beyond.dropping(number, &gone)?;
         }
+        self.retire(segment)
+    }
+
+    /// Removes a segment that nothing stands in any more.
+    pub(super) fn retire(&self, segment: &super::append::Segment) -> Result<(), StoreError> {
+        let number = segment.number;
+        let oldest = self.all_segments().first().is_none_or(|first| first.number == number);
         if !oldest {
             walk(segment, SEGMENT_HEAD, |_, record, _| {
                 if record.what == What::Content || self.find(record.name(), |_| ())?.is_some() {

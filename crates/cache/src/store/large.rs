@@ -6,14 +6,19 @@
 //!                       "FYLRG1\n\0", size u64, SHA-256, zeros, CRC-32 of the checksums and of the foot before it
 //! ```
 //!
+//! One that was compressed since has another form, see `tail`: frames of 256 KiB instead of pieces, each with a checksum too.
+//!
 //! The digest is known once the last byte is in; the file gets its name by one rename, after a sync where the store
 //! promises one. A reader checks each piece before it hands it on.
 
 use super::StoreError;
+use super::frames::{FRAME, Frames};
+use super::tail;
 use forgeyard_model::Digest;
 use sha2::{Digest as _, Sha256};
 use std::fs::File;
 use std::io::Write as _;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -142,6 +147,7 @@ pub struct Large {
     file: File,
     path: PathBuf,
     crcs: Vec<u8>,
+    frames: Option<Frames>,
     /// Its digest.
     pub digest: Digest,
     /// Its size.
@@ -177,32 +183,73 @@ impl Large {
         let tail = (pieces * 4 + FOOT as u64).min(length);
         let mut bytes = vec![0; tail as usize];
         file.read_exact_at(&mut bytes, length - tail).map_err(StoreError::io("reading", path))?;
-        let (size, digest) = read_tail(&bytes, length).ok_or_else(damaged)?;
-        bytes.truncate(bytes.len() - FOOT);
-        Ok(Self { file, path: path.to_owned(), crcs: bytes, digest, size })
+        let path = path.to_owned();
+        if let Some((size, digest)) = read_tail(&bytes, length) {
+            bytes.truncate(bytes.len() - FOOT);
+            return Ok(Self { file, path, crcs: bytes, frames: None, digest, size });
+        }
+        let tail = tail::read(&file, length).ok_or_else(damaged)?;
+        let (crcs, frames, digest, size) = (tail.crcs, Some(tail.frames), tail.digest, tail.size);
+        Ok(Self { file, path, crcs, frames, digest, size })
     }
 
     /// Pieces of the content.
     pub const fn pieces(&self) -> u64 {
-        self.size.div_ceil(PIECE)
+        self.size.div_ceil(self.step())
     }
 
-    /// The file; the content lies at its beginning.
+    /// Bytes of a piece, but for the last.
+    pub const fn step(&self) -> u64 {
+        if self.frames.is_some() { FRAME } else { PIECE }
+    }
+
+    /// The file; unless it has frames, the content lies at its beginning.
     pub const fn file(&self) -> &File {
         &self.file
     }
 
+    /// Its frames, when it is compressed.
+    pub const fn frames(&self) -> Option<&Frames> {
+        self.frames.as_ref()
+    }
+
+    /// Where a part of the content lies in the file.
+    pub fn lies(&self, part: &Range<u64>) -> Range<u64> {
+        let Some(frames) = &self.frames else { return part.clone() };
+        frames.place(part.start / FRAME).start..frames.place(part.end.saturating_sub(1) / FRAME).end
+    }
+
+    fn damaged(&self, what: &'static str) -> StoreError {
+        StoreError::io("reading", &self.path)(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
+    }
+
+    /// Reads a frame as it is stored into the buffer and checks it.
+    pub fn stored_frame(&self, number: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+        let place = self.frames.as_ref().map_or(0..0, |frames| frames.place(number));
+        buffer.resize((place.end - place.start) as usize, 0);
+        self.file.read_exact_at(buffer, place.start).map_err(StoreError::io("reading", &self.path))?;
+        let at = number as usize * 4;
+        if self.crcs.get(at..at + 4) != Some(&crc32fast::hash(buffer).to_le_bytes()[..]) {
+            return Err(self.damaged("the checksum of a frame does not hold"));
+        }
+        Ok(())
+    }
+
     /// Reads a piece into the buffer and checks it.
     pub fn piece(&self, number: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+        if let Some(frames) = &self.frames {
+            let mut stored = Vec::new();
+            self.stored_frame(number, &mut stored)?;
+            let decoded = frames.decode(number, &stored, buffer);
+            return decoded.ok_or_else(|| self.damaged("a frame is not what the table says"));
+        }
         let from = number * PIECE;
         let length = PIECE.min(self.size.saturating_sub(from));
         buffer.resize(length as usize, 0);
         self.file.read_exact_at(buffer, from).map_err(StoreError::io("reading", &self.path))?;
         let at = number as usize * 4;
         if self.crcs.get(at..at + 4) != Some(&crc32fast::hash(buffer).to_le_bytes()[..]) {
-            let wrong =
-                std::io::Error::new(std::io::ErrorKind::InvalidData, "the checksum of a piece does not hold");
-            return Err(StoreError::io("reading", &self.path)(wrong));
+            return Err(self.damaged("the checksum of a piece does not hold"));
         }
         Ok(())
     }

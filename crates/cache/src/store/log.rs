@@ -4,6 +4,7 @@
 //! lock                  held (flock) by the one process that has the folder open
 //! seg/00000001.fyl      segments, see `record`; only the one with the highest number grows, none is ever rewritten
 //! large/, incoming/     see `large`
+//! shrunk, large.plain   what was compressed and what does not shrink, see `shrink`
 //! index.snap            the index as of some place in the log, see `recovery`; may be missing
 //! ```
 //!
@@ -23,6 +24,7 @@ use super::counts::Scopes;
 use super::index::{LAST_MINUTE, Slot, Spot, Table};
 use super::kept::Kept;
 use super::scrub::Cursor;
+use super::shrink::{Compression, Shrinking};
 use super::snapshot::Loading;
 use super::{Clock, StoreError};
 use crate::name::NameHash;
@@ -58,6 +60,8 @@ pub struct Config {
     pub durability: Durability,
     /// S3-compatible storage behind the disk.
     pub tier: Option<crate::tier::Config>,
+    /// What becomes of bodies that shrink.
+    pub compression: Compression,
 }
 
 impl Config {
@@ -69,6 +73,7 @@ impl Config {
             segment: 256 << 20,
             durability: Durability::PageCache,
             tier: None,
+            compression: Compression::default(),
         }
     }
 }
@@ -113,6 +118,7 @@ pub(super) struct Shared {
     pub(super) aged: AtomicU32,
     pub(super) damaged: AtomicU64,
     pub(super) keeping: Mutex<()>,
+    pub(super) shrinking: Shrinking,
     pub(super) next_part: AtomicU64,
     pub(super) wanted: Mutex<Wanted>,
     pub(super) wake: Condvar,
@@ -169,7 +175,8 @@ impl LogStore {
     /// Writes the index to disk, so that the next start is quick.
     pub fn snapshot(&self) -> Result<(), StoreError> {
         let _keeping = locked(&self.shared.keeping);
-        self.shared.snapshot()
+        self.shared.snapshot()?;
+        self.shared.note_shrunk()
     }
 
     /// Whether so much was written since the last snapshot that a start would take long to read it.
@@ -277,6 +284,7 @@ impl Shared {
             aged: AtomicU32::new(u32::MAX),
             damaged: AtomicU64::new(0),
             keeping: Mutex::new(()),
+            shrinking: Shrinking::default(),
             next_part: AtomicU64::new(0),
             wanted: Mutex::default(),
             wake: Condvar::new(),

@@ -14,6 +14,7 @@ pub mod beyond;
 pub(crate) mod cold;
 mod counts;
 mod find;
+pub mod frames;
 pub(crate) mod handle;
 pub mod index;
 mod keeper;
@@ -25,8 +26,11 @@ pub mod record;
 mod recovery;
 mod removal;
 mod scrub;
+pub mod shrink;
+mod shrink_large;
 mod snapshot;
 pub mod sum;
+pub mod tail;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 mod walk;
@@ -300,4 +304,7 @@ pub struct Totals {
     pub index_bytes: u64,
     /// Minutes since the last use of the entry that would go next, when that is known.
     pub tail_idle_minutes: Option<u32>,
+    /// Bytes more that would be on disk if nothing were compressed there.
+    #[serde(default)]
+    pub saved_bytes: u64,
 }

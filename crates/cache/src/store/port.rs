@@ -2,10 +2,11 @@
 
 use super::append::Segment;
 use super::find::AGAIN;
+use super::frames::Frames;
 use super::index::{Slot, Spot, Word as _};
 use super::large::{Large, Spool};
 use super::log::{Durability, LogStore, Shared, locked, minute_of};
-use super::record::{LARGE, Record, What};
+use super::record::{FRAMES, LARGE, Record, What};
 use super::sum::Sum;
 use super::{
     Body, Facts, Found, INLINE, Limits, Listed, Outcome, Place, Policy, Provenance, Put, ScopeUse, Settled,
@@ -33,7 +34,7 @@ impl Shared {
         name: NameHash,
         slot: Slot,
         buffer: &mut Vec<u8>,
-        placed: &mut Option<Placed>,
+        stored: &mut Stored,
     ) -> Result<Option<Found>, StoreError> {
         let whole = self.read(slot.segment(), slot.at(), slot.len(), buffer)?.map(|()| Record::read(buffer));
         let Some(Ok((record, head))) = whole else {
@@ -48,7 +49,16 @@ impl Shared {
         let range = |head: super::record::Head| head.texts_end()..head.texts_end() + head.payload;
         if record.what.carries() {
             let at = slot.at() + head.texts_end() as u64;
-            *placed = Some(Placed { slot, segment: slot.segment(), at });
+            *stored = match record.flags & FRAMES {
+                0 => Stored::Plain(Placed { slot, segment: slot.segment(), at }),
+                _ => match Frames::of(record.payload, record.size) {
+                    Some(frames) => Stored::Framed(frames),
+                    None => {
+                        self.forget(name, slot);
+                        return Ok(None);
+                    }
+                },
+            };
             return Ok(Some(Found { facts, place: Place::Buffer(range(head)) }));
         }
         if record.flags & LARGE != 0 {
@@ -65,10 +75,20 @@ impl Shared {
         } else {
             let content = half(facts.digest.as_bytes());
             self.ready(content);
-            if let Some((spot, head)) = self.content(facts.digest, facts.size, buffer)? {
+            if let Some((spot, head, flags)) = self.content(facts.digest, facts.size, buffer)? {
                 self.contents.use_link(content, spot);
                 let at = spot.at() + head.texts_end() as u64;
-                *placed = Some(Placed { slot, segment: spot.segment(), at });
+                let frames = || Frames::of(buffer.get(range(head))?, facts.size);
+                *stored = match flags & FRAMES {
+                    0 => Stored::Plain(Placed { slot, segment: spot.segment(), at }),
+                    _ => match frames() {
+                        Some(frames) => Stored::Framed(frames),
+                        None => {
+                            self.forget_content(content, spot);
+                            return Ok(None);
+                        }
+                    },
+                };
                 return Ok(Some(Found { facts, place: Place::Buffer(range(head)) }));
             }
         }
@@ -121,7 +141,7 @@ impl Shared {
         let mut buffer = Vec::new();
         for slot in self.names.find(name.0) {
             // forgets it when it is not whole
-            if let Some(found) = self.get_at(name, slot, &mut buffer, &mut None)?
+            if let Some(found) = self.get_at(name, slot, &mut buffer, &mut Stored::File)?
                 && let Place::Large(large) = found.place
                 && found.facts.digest == digest
             {
@@ -132,7 +152,7 @@ impl Shared {
             }
         }
         match inline {
-            Some(size) => Ok(self.content(digest, size, &mut buffer)?.map(|(spot, _)| spot)),
+            Some(size) => Ok(self.content(digest, size, &mut buffer)?.map(|(spot, ..)| spot)),
             None => Ok(None),
         }
     }
@@ -258,6 +278,17 @@ impl Shared {
     }
 }
 
+/// How the bytes of an entry are stored that were read and found whole.
+#[derive(Debug)]
+pub enum Stored {
+    /// In a file of their own.
+    File,
+    /// In the log as they are.
+    Plain(Placed),
+    /// In the log, compressed.
+    Framed(Frames),
+}
+
 /// Where the bytes of an entry lie that were read and found whole.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed {
@@ -279,21 +310,21 @@ impl Log {
 }
 
 impl LogStore {
-    /// As [`Store::get`], and says where the bytes lie, unless they are a file of their own.
-    pub fn get_placed(
+    /// As [`Store::get`], but the bytes are in the buffer as they are stored, and it says how that is.
+    pub fn get_stored(
         &self,
         name: NameHash,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<(Found, Option<Placed>)>, StoreError> {
+    ) -> Result<Option<(Found, Stored)>, StoreError> {
         let shared = &self.shared;
         shared.ready(name.0);
-        let mut placed = None;
+        let mut stored = Stored::File;
         for _ in 0..AGAIN {
             let mut any = false;
             for slot in shared.names.find(name.0) {
                 any = true;
-                if let Some(found) = shared.get_at(name, slot, buffer, &mut placed)? {
-                    return Ok(Some((found, placed)));
+                if let Some(found) = shared.get_at(name, slot, buffer, &mut stored)? {
+                    return Ok(Some((found, stored)));
                 }
             }
             if !any {
@@ -318,7 +349,17 @@ impl LogStore {
 
 impl Store for LogStore {
     fn get(&self, name: NameHash, buffer: &mut Vec<u8>) -> Result<Option<Found>, StoreError> {
-        Ok(self.get_placed(name, buffer)?.map(|(found, _)| found))
+        let Some((mut found, stored)) = self.get_stored(name, buffer)? else { return Ok(None) };
+        if let (Stored::Framed(frames), Place::Buffer(range)) = (&stored, &mut found.place) {
+            let mut plain = Vec::new();
+            let decoded = frames.decode_all(buffer.get(range.clone()).unwrap_or_default(), &mut plain);
+            if decoded.is_none() {
+                self.shared.undecodable(name);
+                return Ok(None);
+            }
+            (*buffer, *range) = (plain, 0..found.facts.size as usize);
+        }
+        Ok(Some(found))
     }
 
     fn facts(&self, name: NameHash) -> Result<Option<Facts>, StoreError> {

@@ -5,10 +5,11 @@
 //! head      "FYSEG1\n\0", number u32, zeros, CRC-32 of the 60 bytes before
 //! record    head of 96 bytes, scope, key, provenance (JSON), payload, zeros up to a multiple of 64
 //!
-//!  0  magic "FYR1"           24  CRC-32 of the payload u32
+//!  0  magic "FYR1" or "FYR2" 24  CRC-32 of the payload u32
 //!  4  what: 1 entry, 2 link, 3 drop,      28  zeros
 //!     4 content
-//!  5  flags: 2 large              32  stored at, microseconds i64
+//!  5  flags: 2 large,            32  stored at, microseconds i64
+//!     4 frames, 8 tried
 //!  6  kind of the name       40  size of the content u64
 //!  7  digest: 0 SHA-256, 1 BLAKE3   48  digest of the content, see `sum`
 //!  8  scope length u16       80  zeros
@@ -21,6 +22,10 @@
 //! that is a file of its own (*large*). A *drop* takes a name away. A *content* is an entry whose own name is gone while
 //! links still stand for it: eviction writes one when it moves such an entry. The last record for a name counts, in the
 //! order of segment numbers and places.
+//!
+//! In a record with the flag *frames* the payload is the content compressed (`frames`), and the magic is "FYR2": a program that
+//! does not know of it finds no record there, rather than a content that is not what was stored. *Tried* says that the payload
+//! hardly shrinks.
 
 use super::sum::Sum;
 use crate::name::{Kind, NameHash};
@@ -34,6 +39,8 @@ pub const SEGMENT_HEAD: u64 = 64;
 pub const HEAD: usize = 96;
 const SEGMENT_MAGIC: &[u8; 8] = b"FYSEG1\n\0";
 const MAGIC: &[u8; 4] = b"FYR1";
+/// Of a record whose payload is compressed.
+const FRAMED: &[u8; 4] = b"FYR2";
 
 /// What a record does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,13 +58,17 @@ pub enum What {
 
 /// The content is a file of its own.
 pub const LARGE: u8 = 2;
+/// The payload is the content compressed, see [`super::frames`].
+pub const FRAMES: u8 = 4;
+/// It was tried whether the payload shrinks, and it hardly does.
+pub const TRIED: u8 = 8;
 
 /// A record, its texts and payload borrowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
     /// What it does.
     pub what: What,
-    /// [`LARGE`] or nothing.
+    /// [`LARGE`], [`FRAMES`], [`TRIED`].
     pub flags: u8,
     /// Kind of the name.
     pub kind: Kind,
@@ -110,7 +121,7 @@ impl Head {
     /// Reads lengths from the fixed part, which may be damaged: only for knowing how much to read.
     pub fn peek(bytes: &[u8]) -> Result<Self, Damage> {
         let fixed = bytes.get(..HEAD).ok_or(Damage::Short)?;
-        if &fixed[..4] != MAGIC {
+        if &fixed[..4] != MAGIC && &fixed[..4] != FRAMED {
             return Err(Damage::Magic);
         }
         let short = |at: usize| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]]));
@@ -168,7 +179,7 @@ impl<'a> Record<'a> {
     pub fn write_head(&self, to: &mut Vec<u8>) {
         let begin = to.len();
         let short = |length: usize| u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes();
-        to.extend_from_slice(MAGIC);
+        to.extend_from_slice(if self.flags & FRAMES == 0 { MAGIC } else { FRAMED });
         to.extend_from_slice(&[self.what as u8, self.flags, self.kind as u8, self.sum as u8]);
         to.extend_from_slice(&short(self.scope.len()));
         to.extend_from_slice(&short(self.key.len()));
@@ -218,6 +229,10 @@ impl<'a> Record<'a> {
             4 => What::Content,
             _ => return Err(Damage::Head),
         };
+        if (&bytes[..4] == FRAMED) != (bytes[5] & FRAMES != 0) || (bytes[5] & FRAMES != 0 && !what.carries())
+        {
+            return Err(Damage::Head);
+        }
         let text = |from: usize, length: usize| {
             std::str::from_utf8(&texts[from..from + length]).map_err(|_| Damage::Head)
         };
@@ -267,7 +282,7 @@ mod tests {
     proptest! {
         #[test]
         fn record_reads_back(
-            scope in "[a-z/]{1,20}", key in "\\PC{0,40}", provenance: Vec<u8>, payload: Vec<u8>, at: i64, flags in 0u8..4, blake: bool,
+            scope in "[a-z/]{1,20}", key in "\\PC{0,40}", provenance: Vec<u8>, payload: Vec<u8>, at: i64, flags in 0u8..16, blake: bool,
         ) {
             let sum = if blake { Sum::Blake3 } else { Sum::Sha256 };
             let record = Record {

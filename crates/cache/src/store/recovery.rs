@@ -57,6 +57,7 @@ pub(super) fn open(mut config: Config, clock: Clock) -> Result<Shared, StoreErro
         None => None,
     };
     let shared = Shared::new(config, clock, segments, active, lock, kept, beyond);
+    shared.recall_shrunk();
     let path = shared.config.folder.join("index.snap");
     let from = match Head::read(&path) {
         Some(head) => shared.take_over(&head),

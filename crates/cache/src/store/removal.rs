@@ -47,6 +47,7 @@ impl Shared {
 
     pub(super) fn list(&self, scope: Option<&str>) -> Result<Vec<Listed>, StoreError> {
         self.load_all();
+        let _held = self.hold();
         let minute = self.minute();
         let mut all: BTreeMap<NameHash, Listed> = BTreeMap::new();
         for segment in self.all_segments() {
@@ -138,12 +139,13 @@ impl Shared {
 
     pub(super) fn disk_bytes(&self) -> u64 {
         let large = u64::try_from(self.large_bytes.load(Relaxed)).unwrap_or(0);
-        self.log_bytes.load(Relaxed) + large
+        (self.log_bytes.load(Relaxed) + large).saturating_sub(self.shrinking.saved_large())
     }
 
     pub(super) fn totals(&self) -> Totals {
         Totals {
             disk_bytes: self.disk_bytes(),
+            saved_bytes: self.saved_bytes(),
             names: self.names.len() as u64,
             contents: self.contents.len() as u64,
             index_bytes: (self.names.memory() + self.contents.memory()) as u64,

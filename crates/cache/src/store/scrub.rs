@@ -6,6 +6,7 @@
 //! so that restarts do not make it begin again: `segment place digest`, one line, in plain numbers and hex.
 
 use super::StoreError;
+use super::frames;
 use super::index::Word as _;
 use super::large::Large;
 use super::log::{Shared, locked};
@@ -136,7 +137,10 @@ impl Shared {
             What::Link => self.has_content(record.digest)?.is_some(),
             _ => {
                 let whole = self.read(segment, at, length, buffer)?.map(|()| Record::read(buffer));
-                matches!(whole, Some(Ok((whole, _))) if whole.sum.of(whole.payload) == whole.digest)
+                let right = |whole: &Record<'_>| {
+                    frames::content(whole).is_some_and(|content| whole.sum.of(&content) == whole.digest)
+                };
+                matches!(whole, Some(Ok((whole, _))) if right(&whole))
             }
         };
         let went = match record.what {
@@ -152,22 +156,18 @@ impl Shared {
             return Ok(());
         }
         if !good {
-            tally.damaged += 1;
+            // what was moved while it was looked at is whole where it lies now
+            let mut writer = locked(&self.writer);
+            let spot = spot.filter(|spot| self.contents.find(content).any(|there| there.same_place(*spot)));
+            let slot = slot.and_then(|_| self.stands_at(name, segment, at));
+            tally.damaged += u64::from(slot.is_some() || spot.is_some());
             if let Some(spot) = spot {
                 self.forget_content(content, spot);
             }
-            if slot.is_some() {
-                // written down, or the next start would find the name again
-                let mut writer = locked(&self.writer);
-                if self.drop_name(&mut writer, record.scope, record.kind, record.key)? {
-                    self.damaged.fetch_add(1, Relaxed);
-                    tracing::warn!(
-                        segment,
-                        at,
-                        scope = record.scope,
-                        "an entry is damaged; it is a miss now"
-                    );
-                }
+            // written down, or the next start would find the name again
+            if slot.is_some() && self.drop_name(&mut writer, record.scope, record.kind, record.key)? {
+                self.damaged.fetch_add(1, Relaxed);
+                tracing::warn!(segment, at, scope = record.scope, "an entry is damaged; it is a miss now");
             }
         }
         Ok(())
@@ -198,7 +198,7 @@ impl Shared {
             good
         });
         if cold {
-            super::cold::drop_behind(large.file(), &(0..large.size));
+            super::cold::drop_behind(large.file(), &large.lies(&(0..large.size)));
         }
         if !pieces || Digest::from_bytes(sha.finalize().into()) != digest {
             tally.damaged += 1;

@@ -7,13 +7,20 @@ use super::send::LONGEST_MANIFEST;
 use crate::name::{Name, NameHash, half};
 use crate::store::Body;
 use crate::store::beyond::Purge;
+use crate::store::frames;
 use crate::store::handle::{Line, Means};
 use crate::store::index::{Slot, Spot, Table};
+use crate::store::large::{PIECE, Spool};
 use crate::store::record::{HEAD, Head, LARGE, Record, What};
 use crate::store::sum::Sum;
 use forgeyard_model::Digest;
+use std::borrow::Cow;
+use std::io::Write;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Largest window of a compressed content, as a power of two: frames here are much smaller.
+const WINDOW: u32 = 22;
 
 /// What another writer, or a store that this farm had before, has in the tier.
 pub(super) struct Foreign {
@@ -217,18 +224,14 @@ async fn bring(inner: &Inner, name: &Name, from: &Candidate) -> Result<bool, Tro
     }
     let (digest, sum, size) = (record.digest, record.sum, record.size);
     let body = match record.what {
-        What::Entry => record.payload.to_vec(),
+        What::Entry => match frames::content(&record) {
+            Some(content) => content.into_owned(),
+            None => return Ok(false),
+        },
         What::Link if record.flags & LARGE != 0 => {
             let Some(spool) = inner.store.spool() else { return Ok(false) };
-            let mut spool = spool.map_err(|error| Trouble::Local(error.to_string()))?;
-            // content, checksums, foot
-            let most = size + size.div_ceil(1 << 20) * 4 + 64;
-            let object = inner.large_key(digest);
-            let taken = inner.remote.get_to(&object, None, most, |some| {
-                let left = usize::try_from(size - spool.size()).unwrap_or(usize::MAX).min(some.len());
-                spool.write(&some[..left]).map_err(|error| Trouble::Local(error.to_string()))
-            });
-            taken.await?;
+            let spool = spool.map_err(|error| Trouble::Local(error.to_string()))?;
+            let Some(spool) = large(inner, digest, size, spool).await? else { return Ok(false) };
             let finished = tokio::task::spawn_blocking(move || spool.finish(false)).await;
             let finished = finished.map_err(|error| Trouble::Local(error.to_string()))?;
             let finished = finished.map_err(|error| Trouble::Local(error.to_string()))?;
@@ -248,6 +251,54 @@ async fn bring(inner: &Inner, name: &Name, from: &Candidate) -> Result<bool, Tro
     }
     let body = if sum == Sum::Sha256 { Body::Checked(&body, digest) } else { Body::Inline(&body) };
     store(inner, name, body, &by)
+}
+
+/// A large content, from its file in the tier. That is shorter than the content when it is compressed, and only then.
+async fn large(inner: &Inner, digest: Digest, size: u64, spool: Spool) -> Result<Option<Spool>, Trouble> {
+    let object = inner.large_key(digest);
+    let Some(length) = inner.remote.size(&object).await? else { return Ok(None) };
+    let local = |error: &dyn std::fmt::Display| Trouble::Local(error.to_string());
+    if length >= size {
+        let mut spool = spool;
+        // content, checksums, foot
+        let most = size + size.div_ceil(PIECE) * 4 + 64;
+        let taken = inner.remote.get_to(&object, None, most, |some| {
+            let left = usize::try_from(size - spool.size()).unwrap_or(usize::MAX).min(some.len());
+            spool.write(&some[..left]).map_err(|error| local(&error))
+        });
+        taken.await?;
+        return Ok(Some(spool));
+    }
+    let sink = Limited { spool, left: size };
+    let mut decoder = zstd::stream::write::Decoder::new(sink).map_err(|error| local(&error))?;
+    decoder.window_log_max(WINDOW).map_err(|error| local(&error))?;
+    let mut whole = true;
+    let taken = inner.remote.get_to(&object, None, length, |some| {
+        whole = whole && decoder.write_all(some).is_ok();
+        Ok(())
+    });
+    taken.await?;
+    whole = whole && decoder.flush().is_ok();
+    Ok(whole.then(|| decoder.into_inner().spool))
+}
+
+/// Takes no more than it was told before.
+struct Limited {
+    spool: Spool,
+    left: u64,
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let left = self.left.checked_sub(bytes.len() as u64);
+        self.left = left.ok_or_else(|| std::io::Error::other("it unpacks to more than was said"))?;
+        self.spool.write(bytes).map_err(std::io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn store(inner: &Inner, name: &Name, body: Body<'_>, by: &crate::store::Provenance) -> Result<bool, Trouble> {
@@ -274,7 +325,7 @@ async fn content(inner: &Inner, digest: Digest, size: u64) -> Result<Option<Vec<
                 }
                 Ok(_) => match Record::read(&bytes) {
                     Ok((record, _)) if record.what.carries() && record.digest == digest => {
-                        return Ok(Some(record.payload.to_vec()));
+                        return Ok(frames::content(&record).map(Cow::into_owned));
                     }
                     _ => break,
                 },

@@ -4,6 +4,7 @@ use super::manifest::{FORMAT, Manifest, Sent, write_index};
 use super::s3::{Content, If, Trouble};
 use super::{Inner, Standing, fetch};
 use crate::store::handle::Sealed;
+use crate::store::large::PIECE;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -203,7 +204,7 @@ impl Sender {
         inner.figures.waiting.store(waiting.len() as u64, Relaxed);
         // the oldest goes first when there is too little room
         waiting.sort_by_key(|one| one.number);
-        for sealed in waiting {
+        for sealed in waiting.into_iter().filter(|sealed| sealed.rests) {
             let sent = self.send_segment(inner, &sealed).await?;
             let (number, size) = (sent.number, sent.size);
             self.write_manifest(inner, Some(sent)).await?;
@@ -233,7 +234,9 @@ impl Sender {
             let Ok(file) = std::fs::File::open(&path) else { continue };
             let length = file.metadata().map_or(large.size, |facts| facts.len());
             let key = inner.large_key(digest);
-            if inner.remote.size(&key).await? == Some(length) {
+            // another writer may have sent it in the other form, or this one before it was compressed
+            let plain = large.size + large.size.div_ceil(PIECE) * 4 + 64;
+            if inner.remote.size(&key).await?.is_some_and(|there| there == length || there == plain) {
                 continue;
             }
             inner.remote.put(&key, Content::File(file, length), If::Always).await?;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 mod actions;
+mod atrest;
 mod batches;
 mod refusals;
 mod stream;

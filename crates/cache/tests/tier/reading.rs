@@ -163,6 +163,52 @@ fn second_farm_reads_through_and_damage_in_the_tier_is_a_miss_and_no_wrong_byte(
     assert_eq!(third.get("/-/kv/large", "p/main"), None);
 }
 
+/// Bytes that shrink to a tenth.
+fn code(length: usize) -> Vec<u8> {
+    (0u32..).flat_map(|at| format!("{at} mov %rax,%rbx; call _ZN;").into_bytes()).take(length).collect()
+}
+
+#[test]
+fn what_is_compressed_here_is_sent_so_and_read_by_others() {
+    let Some(s3) = S3::start() else { return };
+    let mut first = Farm::new(tier_at(s3.address, "a", &[]));
+    let entries = [("small", code(300_000)), ("large", code(2_500_000)), ("noise", noise(4000, 1))];
+    for (key, bytes) in &entries {
+        first.put(&format!("/-/kv/{key}"), "p/main", bytes);
+    }
+    first.put("/-/kv/shared", "secret", &entries[0].1);
+    first.running().seal().unwrap();
+    first.running().shrink().unwrap();
+    first.sent();
+    let sent = first.stat().sent_bytes;
+    assert!(sent < 1_000_000, "{sent} bytes of 2.8 million were sent");
+    let hex = Digest::of(&entries[1].1).hex();
+    let object = s3.get(&format!("cache/large/{}/{hex}", &hex[..2]));
+    assert!(zstd::decode_all(&object[..]).unwrap() == entries[1].1);
+    let mut second = Farm::new(tier_at(s3.address, "b", &["a"]));
+    second.sent();
+    for (key, bytes) in &entries {
+        assert!(second.get(&format!("/-/kv/{key}"), "p/main").as_ref() == Some(bytes), "{key}");
+    }
+    assert!(second.get("/-/kv/shared", "secret").as_ref() == Some(&entries[0].1));
+    // and by itself, once it has no room for it
+    first.push_out(1);
+    for (key, bytes) in &entries {
+        first.running().maintain().unwrap();
+        let back = first.get(&format!("/-/kv/{key}"), "p/main");
+        assert!(back.as_ref() == Some(bytes), "{key} {:?} {:?}", back.map(|some| some.len()), first.stat());
+    }
+    // a bomb in the place of the large one, and one that ends early; this farm would send the right one again
+    first.running.take().unwrap().stop().unwrap();
+    let zeros = zstd::bulk::compress(&vec![0; 64 << 20], 3).unwrap();
+    for (writer, object) in [("c", zeros), ("d", object[..object.len() / 2].to_vec())] {
+        s3.put(&format!("cache/large/{}/{hex}", &hex[..2]), &object);
+        let mut third = Farm::new(tier_at(s3.address, writer, &["a"]));
+        third.sent();
+        assert_eq!(third.get("/-/kv/large", "p/main"), None);
+    }
+}
+
 /// Two processes with one name: the one that started last writes, the other one notices and sends nothing more.
 #[test]
 fn name_of_a_writer_has_one_process_and_the_older_one_stops() {

@@ -264,6 +264,7 @@ pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig
     let mut store = Config::new(folder(data).join("store"));
     store.capacity = config.capacity_gib.unwrap_or(50) << 30;
     store.durability = config.durability.unwrap_or(store.durability);
+    store.compression = config.compression()?;
     store.tier = match &config.tier {
         Some(tier) => {
             let fix = "see docs/cache.md, Tier";
@@ -416,7 +417,32 @@ fn stat_table(stat: &Stat) -> String {
         "holds",
     ];
     table_or("nothing was asked since the start", &head, &rows)
+        + &room_line(stat)
         + &stat.tier.as_ref().map_or_else(String::new, tier_line)
+}
+
+/// What is on disk, and what compression saves of it.
+fn room_line(stat: &Stat) -> String {
+    let (totals, shrunk) = (&stat.totals, &stat.shrunk);
+    let all = totals.disk_bytes + totals.saved_bytes;
+    let percent = (totals.saved_bytes * 100).checked_div(all).unwrap_or(0);
+    let now = match shrunk.on {
+        true => format!(
+            "since the start {} of {} bodies became {}, {} stayed as they are, in {} s of one core",
+            size(shrunk.bytes_in),
+            shrunk.bodies,
+            size(shrunk.bytes_out),
+            shrunk.left,
+            shrunk.busy_millis / 1000
+        ),
+        false => "nothing more is compressed".to_owned(),
+    };
+    format!(
+        "\n\non disk: {} of {}, {} if nothing were compressed ({percent} % saved); {now}",
+        size(totals.disk_bytes),
+        size(stat.capacity_bytes),
+        size(all)
+    )
 }
 
 /// What there is to say of the storage behind the disk.
