@@ -41,6 +41,7 @@ pub mod nix;
 mod parked;
 mod promise;
 pub mod readers;
+mod realisation;
 pub mod scope;
 pub mod service;
 pub mod shape;

@@ -214,7 +214,10 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
                 _ if key.starts_with("nar/") => Shape::NarFile,
                 _ => Shape::Any,
             };
-            (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, Policy::Keep)
+            // Logs and listings of a path made twice, or by two versions of Nix, differ, and nobody builds from them.
+            let told = key.starts_with("log/") || key.ends_with(".ls");
+            let policy = if told { Policy::Replace } else { Policy::Keep };
+            (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, policy)
         }
         Surface::Remote => return refuse(404, "this is spoken over gRPC"),
         Surface::Github => return refuse(404, "this is no call of GitHub's services"),

@@ -266,3 +266,86 @@ fn nix_4832_nix_2_26_goes_on_with_a_file_that_broke_off() {
     assert!(taken == bytes, "bytes of the two answers do not fit together");
     set.running.stop().unwrap();
 }
+
+/// What 2.26 writes besides files and `narinfo`: another compression, a listing, a log, its own signature; and what it says of
+/// the cache.
+#[test]
+fn nix_2_26_writes_listings_logs_its_own_signature_and_other_compressions() {
+    let Some(set) = Set::new() else { return };
+    let cache = set.cache();
+    let main = set.place("main", Some(&token("p/main", Access::Write)));
+    let file = set.file("told", "echo told; read id < /proc/sys/kernel/random/uuid; echo $id > $out", "");
+    let path = path_of(&main.build(&file, &[]));
+    let (own, own_public) = set.nix.key(set.folder.path(), "own-1");
+    let to = format!("{cache}?compression=zstd&write-nar-listing=1&secret-key={}", own.display());
+    good(&main.nix(&["copy", "--to", &to, &path]));
+    let derivation = path_of(&main.nix(&["path-info", "--derivation", "-f", &file.display().to_string()]));
+    good(&main.nix(&["store", "copy-log", "--to", &cache, &derivation]));
+
+    let mut client = Client::new(set.running.address);
+    let hash = &path["/nix/store/".len()..][..32];
+    let info = client.ask("GET", &format!("/p/main/-/nix/{hash}.narinfo"), None, None).body;
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains("Compression: zstd\n") && info.contains("Sig: own-1:"), "{info}");
+    assert!(info.contains("Sig: main-1:"), "ours stands beside it: {info}");
+    // each of the two is enough
+    for (name, key) in [("of the pusher", &own_public), ("of the cache", &set.public)] {
+        let place = set.place(name, None);
+        let options = ["--option", "trusted-public-keys", key, "copy", "--from", &cache, &path];
+        good(&place.nix(&options));
+        assert_eq!(place.read(&path), main.read(&path));
+    }
+    let reader = set.place("reader", None);
+    let listed = reader.bare(&["store", "ls", "--store", &cache, "--json", &path]);
+    assert!(text(&listed).contains("regular"), "{}", text(&listed));
+    let log = reader.bare(&["log", "--store", &cache, &derivation]);
+    assert!(text(&log).contains("told"), "{}", text(&log));
+    let known = reader.bare(&["store", "ping", "--store", &cache]);
+    good(&known);
+    // a path that is made anew has another log: no alarm
+    let second = set.place("second", Some(&token("p/main", Access::Write)));
+    good(&second.build(&file, &[]));
+    good(&second.nix(&["store", "copy-log", "--to", &cache, &derivation]));
+    let stat = set.stat();
+    assert!(stat.traffic.iter().all(|one| one.mismatches == 0 && one.malformed == 0), "{:?}", stat.traffic);
+    set.running.stop().unwrap();
+}
+
+/// A derivation whose path is known by its content (`ca-derivations`): which path it came out as is copied with a signature only.
+#[test]
+fn nix_2_26_copies_a_realisation_that_the_cache_signed_and_no_other() {
+    let Some(set) = Set::new() else { return };
+    let cache = set.cache();
+    let by_content =
+        "__contentAddressed = true; outputHashMode = \"recursive\"; outputHashAlgo = \"sha256\";";
+    let file = set.file("content", NEW, by_content);
+    let named = file.display().to_string();
+    let main = set.place("main", Some(&token("p/main", Access::Write)));
+    let path = path_of(&main.build(&file, &[]));
+    good(&main.nix(&["copy", "--to", &cache, "-f", &named]));
+    let taker = set.place("taker", None);
+    let taken = taker.build(&file, &set.takes(&cache));
+    assert_eq!(path_of(&taken), path, "built anew: {}", text(&taken));
+    assert_eq!(taker.read(&path), main.read(&path));
+    // a copy, which finds the output by the derivation, asks for a signature; a build does not, so a build by content believes whoever may write what it reads
+    good(&main.nix(&["copy", "--to", &cache, "--derivation", "-f", &named]));
+    let output = path_of(&main.nix(&["path-info", "--derivation", "-f", &named])) + "^out";
+    let other = "main-1:6q/UIM1wtn0/YcjlTUhdFEl8X//kXGy/iwb0u9cqbCQ=";
+    for (name, key, believed) in [("believer", set.public.as_str(), true), ("doubter", other, false)] {
+        let place = set.place(name, None);
+        let from = ["copy", "--from", &cache, &output];
+        let copied = place.nix(&[&["--option", "trusted-public-keys", key][..], &from].concat());
+        assert_eq!(copied.status.success(), believed, "{name}: {}", text(&copied));
+    }
+    // who took it pushes it again, now with our signature in it: nothing is wrong
+    let again = set.place("taker", Some(&token("p/main", Access::Write)));
+    good(&again.nix(&["copy", "--to", &cache, "-f", &named]));
+    // and another one for the same derivation is an alarm
+    let second = set.place("second", Some(&token("p/main", Access::Write)));
+    assert_ne!(path_of(&second.build(&file, &[])), path);
+    let _ = second.nix(&["copy", "--to", &cache, "-f", &named]);
+    let stat = set.stat();
+    let counted = stat.traffic.iter().find(|one| one.scope == "p/main" && one.surface == "nix").unwrap();
+    assert_eq!(counted.mismatches, 1, "{counted:?}");
+    set.running.stop().unwrap();
+}

@@ -134,14 +134,14 @@ fn find(
     facts_only: bool,
 ) -> Option<(usize, Sent)> {
     let core = &*thread.core;
-    let refers = refers(kind, key);
+    let (refers, signed) = (refers(kind, key), is_signed(kind, key));
     let (mut entry, now) = (std::mem::take(&mut conn.entry), (core.clock)());
     let found = look(access, kind, key, |scope, name| {
-        if facts_only && !refers {
+        if facts_only && !signed {
             let facts = core.store.facts(name)?;
             return Ok(facts.map(|facts| Sent::Found(Found { facts, place: Place::Buffer(0..0) })));
         }
-        let whole = thread.checked.borrow().entry(name, now).filter(|_| !refers);
+        let whole = thread.checked.borrow().entry(name, now).filter(|_| !signed);
         if let Some(whole) = whole
             && let Some(log) = core.store.still(name, &whole.placed)
         {
@@ -177,6 +177,11 @@ fn refers(kind: Kind, key: &str) -> bool {
     kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key))
 }
 
+/// Whether an entry may be signed when it is served, or [`refers`]: it is read as a whole then.
+fn is_signed(kind: Kind, key: &str) -> bool {
+    refers(kind, key) || (kind == Kind::Nix && crate::realisation::is_realisation(key))
+}
+
 async fn read(
     thread: &Thread,
     conn: &mut Connection,
@@ -193,7 +198,6 @@ async fn read(
         conn.begin(200, 0, head.keep_alive, &[("Content-Type", "application/octet-stream")]);
         return conn.send(None).await;
     }
-    let refers = refers(kind, key);
     let mut found = find(thread, conn, access, kind, key, facts_only);
     if found.is_none() && promise::bring(core, access, kind, key).await {
         found = find(thread, conn, access, kind, key, facts_only);
@@ -204,7 +208,7 @@ async fn read(
         return conn.send(None).await;
     };
     let sent = match (sent, access.signers.get(depth)) {
-        (Sent::Found(found), Some(Some(signer))) if refers => {
+        (Sent::Found(found), Some(Some(signer))) if is_signed(kind, key) => {
             Sent::Found(signer.sign(key, found, &mut conn.entry))
         }
         (sent, _) => sent,
