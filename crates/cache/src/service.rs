@@ -78,6 +78,9 @@ pub enum ServiceError {
     /// The authority.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// What is to be fetched beforehand.
+    #[error(transparent)]
+    Warm(#[from] crate::warm::ListError),
     /// The address.
     #[error("the cache cannot listen on {address}: {source}")]
     Listen {
@@ -104,6 +107,8 @@ pub(crate) struct Core {
     /// Storage behind the disk.
     pub(crate) tier: Option<Tier>,
     pub(crate) measured: crate::nar::Measured,
+    /// What is fetched beforehand.
+    pub(crate) warm: std::sync::OnceLock<crate::warm::Warm>,
     /// Parts of entries that came over HTTP.
     pub(crate) parked: crate::parked::Parked<connection::Incoming>,
     /// Contents that came over gRPC.
@@ -165,6 +170,16 @@ impl Running {
         Ok(self.core.store.snapshot()?)
     }
 
+    /// From now on fetches what these lists name, and keeps mirrors of repositories in this folder. Once.
+    pub fn warm(&mut self, lists: Vec<crate::warm::List>, folder: PathBuf) -> Result<(), ServiceError> {
+        let warm = crate::warm::Warm::new(lists, folder)?;
+        if self.core.warm.set(warm).is_ok() {
+            let (core, stop) = (Arc::clone(&self.core), self.stop.clone());
+            self.threads.push(std::thread::spawn(move || crate::warm::fetch(&core, &stop)));
+        }
+        Ok(())
+    }
+
     /// Figures of the storage behind the disk, where there is one.
     pub fn tier(&self) -> Option<crate::tier::TierStat> {
         self.core.tier.as_ref().map(Tier::stat)
@@ -215,6 +230,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         exchange: crate::identity::Exchange::open(&folder, minter)?,
         tier,
         measured: crate::nar::Measured::default(),
+        warm: std::sync::OnceLock::new(),
         parked: crate::parked::Parked::new(capacity / 8),
         #[cfg(feature = "grpc")]
         parked_contents: crate::parked::Parked::new(capacity / 8),

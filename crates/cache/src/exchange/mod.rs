@@ -5,6 +5,7 @@
 //! A write that is not allowed is 403, or accepted and thrown away where the client would complain about 403.
 
 mod access;
+mod containers;
 mod resume;
 mod write;
 
@@ -47,6 +48,9 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
     if let Some(answered) = crate::github::answer(thread, conn, head).await {
         return answered;
     }
+    if let Some(answered) = containers::answer(thread, conn, head).await {
+        return answered;
+    }
     if let Some((scope, surface, rest)) = surface::split(&head.path) {
         let access = access(thread, head, scope.as_ref(), surface);
         return match surface::plan(surface, head.method, rest) {
@@ -74,7 +78,8 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged, scrubbed);
             let text = text + &watch::prometheus(&watch::reports(core, None));
             let tier = core.tier.as_ref().map(|tier| tier.stat().prometheus());
-            let text = text + &tier.unwrap_or_default();
+            let warm = core.warm.get().map(|warm| warm.prometheus((core.clock)()));
+            let text = text + &tier.unwrap_or_default() + &warm.unwrap_or_default();
             say(conn, core, head, 200, &text).await
         }
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
@@ -86,7 +91,9 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let core = &*thread.core;
             say(conn, core, head, status, &text).await
         }
-        _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv)/KEY\n").await,
+        _ => {
+            say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv|warm)/KEY\n").await
+        }
     }
 }
 
