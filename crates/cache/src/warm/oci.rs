@@ -80,7 +80,10 @@ impl Reference {
             repository
         };
         let good = |b: u8| b.is_ascii_alphanumeric() || b".:-".contains(&b);
-        let fine = host.bytes().all(good) && is_repository(&repository) && is_reference(what);
+        let fine = host.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && host.bytes().all(good)
+            && is_repository(&repository)
+            && is_reference(what);
         fine.then(|| Self { host: host.to_owned(), repository, what: what.to_owned() })
     }
 

@@ -71,23 +71,18 @@ mod tests {
     fn paths_of_a_registry_are_taken_apart() {
         assert_eq!(asked("/v2/"), Some(Asked::Ping));
         assert_eq!(asked("/v1/"), None);
-        let scope: ScopePath = "warm/demo".parse().unwrap();
-        let key = "oci/docker.io/library/ubuntu/manifests/24.04".to_owned();
-        assert_eq!(
-            asked("/v2/warm/demo/warm/docker.io/library/ubuntu/manifests/24.04"),
-            Some(Asked::Other),
-            "the first `warm` ends the scope"
-        );
         let scope_of = |text: &str| text.parse::<ScopePath>().unwrap();
-        assert_eq!(
-            asked("/v2/pre/demo/warm/docker.io/library/ubuntu/manifests/24.04"),
-            Some(Asked::Manifest(scope_of("pre/demo"), key))
-        );
+        let key = "oci/docker.io/library/ubuntu/manifests/24.04".to_owned();
+        for scope in ["pre/demo", "warm/demo"] {
+            assert_eq!(
+                asked(&format!("/v2/{scope}/warm/docker.io/library/ubuntu/manifests/24.04")),
+                Some(Asked::Manifest(scope_of(scope), key.clone()))
+            );
+        }
         let digest = format!("sha256:{}", forgeyard_model::Digest::of(b"").hex());
         let blob = asked(&format!("/v2/pre/demo/warm/x/y/blobs/{digest}"));
         assert_eq!(blob, Some(Asked::Blob(scope_of("pre/demo"), format!("blobs/{digest}"))));
         assert_eq!(asked("/v2/pre/warm/x/blobs/uploads"), Some(Asked::Other));
-        drop(scope);
     }
 
     #[test]
