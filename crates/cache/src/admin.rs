@@ -22,6 +22,7 @@ use crate::name::NameHash;
 use crate::service::Core;
 use crate::store::{Listed, ScopeUse, Store as _, StoreError, Totals, Which};
 use crate::tier::TierStat;
+use forgeyard_model::rules::Money;
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 
@@ -44,6 +45,9 @@ pub struct Stat {
     /// The storage behind the disk, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<TierStat>,
+    /// What a CPU costs for an hour, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_cpu_hour: Option<Money>,
     /// What is fetched beforehand, and how it stands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warm: Vec<crate::warm::Line>,
@@ -112,7 +116,17 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
             let (traffic, capacity_bytes) = (core.figures.all(), core.capacity);
             let tier = core.tier.as_ref().map(crate::tier::Tier::stat);
             let warm = core.warm.get().map(crate::warm::Warm::lines).unwrap_or_default();
-            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier, warm }))
+            let price_per_cpu_hour = core.price.get().copied();
+            json(serde_json::to_string(&Stat {
+                totals,
+                scopes,
+                capacity_bytes,
+                traffic,
+                day,
+                tier,
+                price_per_cpu_hour,
+                warm,
+            }))
         }
         (Method::Get, "warm") => {
             let lines = core.warm.get().map(crate::warm::Warm::lines).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use crate::store::{ScopeUse, Totals};
 use crate::surface::Surface;
+use forgeyard_model::rules::Money;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -65,6 +66,46 @@ pub struct Counted {
     pub made_millis: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
+}
+
+impl Counted {
+    /// Milliseconds of work that hits saved, as far as the misses of the same client in the same scope tell: what was spared, times
+    /// the mean time between a miss and its write. Nothing before there was such a miss. ccache asks twice for each
+    /// compilation, for a manifest and for a result, so half of what it is spared counts.
+    pub fn saved_millis(&self) -> Option<u64> {
+        let mean = self.made_millis.checked_div(self.made)?;
+        let spared = if self.surface == Surface::Ccache.as_str() { self.spared / 2 } else { self.spared };
+        Some(spared.saturating_mul(mean))
+    }
+}
+
+/// What was saved, for Prometheus: time, and money where an hour has a price.
+pub(crate) fn saved(all: &[Counted], price: Option<Money>) -> String {
+    let mut text = String::from(
+        "# HELP forgeyard_cache_saved_seconds_total Work that hits saved, estimated by how long making what was missing took.\n\
+         # TYPE forgeyard_cache_saved_seconds_total counter\n",
+    );
+    let known = || all.iter().filter_map(|one| Some((&one.scope, &one.surface, one.saved_millis()?)));
+    for (scope, surface, millis) in known() {
+        let seconds = millis as f64 / 1000.0;
+        let _ = writeln!(
+            text,
+            "forgeyard_cache_saved_seconds_total{{scope=\"{scope}\",surface=\"{surface}\"}} {seconds:.3}"
+        );
+    }
+    let Some(price) = price else { return text };
+    text.push_str(
+        "# HELP forgeyard_cache_saved_money_total The same, at the price of a CPU for an hour.\n\
+         # TYPE forgeyard_cache_saved_money_total counter\n",
+    );
+    for (scope, surface, millis) in known() {
+        let money = price.for_millis(millis);
+        let _ = writeln!(
+            text,
+            "forgeyard_cache_saved_money_total{{scope=\"{scope}\",surface=\"{surface}\"}} {money}"
+        );
+    }
+    text
 }
 
 /// Name, help and value of a counter.

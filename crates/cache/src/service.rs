@@ -18,6 +18,7 @@ use crate::store::{Clock, Limits, Store, StoreError, Which};
 use crate::tier::Tier;
 use crate::watch;
 use forgeyard_model::Timestamp;
+use forgeyard_model::rules::Money;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -107,6 +108,8 @@ pub(crate) struct Core {
     /// Storage behind the disk.
     pub(crate) tier: Option<Tier>,
     pub(crate) measured: crate::nar::Measured,
+    /// What a CPU costs for an hour.
+    pub(crate) price: std::sync::OnceLock<Money>,
     /// What is fetched beforehand.
     pub(crate) warm: std::sync::OnceLock<crate::warm::Warm>,
     /// Parts of entries that came over HTTP.
@@ -170,6 +173,11 @@ impl Running {
         Ok(self.core.store.snapshot()?)
     }
 
+    /// What a CPU costs for an hour, so that what hits save is told as money too. Once.
+    pub fn price(&self, of_a_cpu_hour: Money) {
+        let _ = self.core.price.set(of_a_cpu_hour);
+    }
+
     /// From now on fetches what these lists name, and keeps mirrors of repositories in this folder. Once.
     pub fn warm(&mut self, lists: Vec<crate::warm::List>, folder: PathBuf) -> Result<(), ServiceError> {
         let warm = crate::warm::Warm::new(lists, folder)?;
@@ -230,6 +238,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         exchange: crate::identity::Exchange::open(&folder, minter)?,
         tier,
         measured: crate::nar::Measured::default(),
+        price: std::sync::OnceLock::new(),
         warm: std::sync::OnceLock::new(),
         parked: crate::parked::Parked::new(capacity / 8),
         #[cfg(feature = "grpc")]

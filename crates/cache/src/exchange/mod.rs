@@ -79,7 +79,8 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let text = text + &watch::prometheus(&watch::reports(core, None));
             let tier = core.tier.as_ref().map(|tier| tier.stat().prometheus());
             let warm = core.warm.get().map(|warm| warm.prometheus((core.clock)()));
-            let text = text + &tier.unwrap_or_default() + &warm.unwrap_or_default();
+            let saved = crate::figures::saved(&core.figures.all(), core.price.get().copied());
+            let text = text + &saved + &tier.unwrap_or_default() + &warm.unwrap_or_default();
             say(conn, core, head, 200, &text).await
         }
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
