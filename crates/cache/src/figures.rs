@@ -69,11 +69,20 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Milliseconds of work that hits saved, as far as the misses of the same client in the same scope tell: what was spared, times
-    /// the mean time between a miss and its write. Nothing before there was such a miss. ccache asks twice for each
-    /// compilation, for a manifest and for a result, so half of what it is spared counts.
-    pub fn saved_millis(&self) -> Option<u64> {
-        let mean = self.made_millis.checked_div(self.made)?;
+    /// Milliseconds of work that hits saved: what was spared, times the mean time between a miss and its write. The mean is that
+    /// of this client in this scope; where nothing was missed yet (a fork that only reads main), that of the client in all
+    /// scopes. Nothing before there was such a miss. ccache asks twice for each compilation, for a manifest and for a result, so
+    /// half of what it is spared counts.
+    pub fn saved_millis(&self, all: &[Counted]) -> Option<u64> {
+        let own = self.made_millis.checked_div(self.made);
+        let mean = own.or_else(|| {
+            let same = || all.iter().filter(|one| one.surface == self.surface);
+            let (millis, made) = (same().map(|one| one.made_millis), same().map(|one| one.made));
+            millis.fold(0, u64::saturating_add).checked_div(made.fold(0, u64::saturating_add))
+        })?;
+        if self.spared == 0 && self.made == 0 {
+            return None;
+        }
         let spared = if self.surface == Surface::Ccache.as_str() { self.spared / 2 } else { self.spared };
         Some(spared.saturating_mul(mean))
     }
@@ -85,7 +94,7 @@ pub(crate) fn saved(all: &[Counted], price: Option<Money>) -> String {
         "# HELP forgeyard_cache_saved_seconds_total Work that hits saved, estimated by how long making what was missing took.\n\
          # TYPE forgeyard_cache_saved_seconds_total counter\n",
     );
-    let known = || all.iter().filter_map(|one| Some((&one.scope, &one.surface, one.saved_millis()?)));
+    let known = || all.iter().filter_map(|one| Some((&one.scope, &one.surface, one.saved_millis(all)?)));
     for (scope, surface, millis) in known() {
         let seconds = millis as f64 / 1000.0;
         let _ = writeln!(

@@ -59,9 +59,9 @@ fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, CacheError> {
         .map_err(|error| CacheError::Refused(format!("its answer is not understood: {error}")))
 }
 
-fn traffic(counted: Counted) -> CacheTraffic {
+fn traffic(counted: Counted, all: &[Counted]) -> CacheTraffic {
     CacheTraffic {
-        saved_millis: counted.saved_millis(),
+        saved_millis: counted.saved_millis(all),
         client: counted.surface,
         hits: counted.hits,
         parent_hits: counted.parent_hits,
@@ -108,7 +108,11 @@ fn scopes(stat: &Stat, reports: Vec<Report>) -> Vec<CacheScope> {
         (scope.entries, scope.bytes) = (held.entries, held.bytes);
     }
     for counted in &stat.traffic {
-        scopes.entry(counted.scope.clone()).or_default().traffic.push(traffic(counted.clone()));
+        scopes
+            .entry(counted.scope.clone())
+            .or_default()
+            .traffic
+            .push(traffic(counted.clone(), &stat.traffic));
     }
     for report in reports {
         let scope = scopes.entry(report.scope.clone()).or_default();

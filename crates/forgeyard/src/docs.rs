@@ -10,7 +10,7 @@ const GITHUB: &str = include_str!("../../../docs/github.md");
 const QUEUE: &str = include_str!("../../../docs/queue.md");
 const CACHE_JOBS: &str = include_str!("../../../docs/cache-jobs.md");
 const CACHE_PREWARM: &str = include_str!("../../../docs/cache-prewarm.md");
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("docs/cache-jobs.md", CACHE_JOBS),
     ("docs/cache-prewarm.md", CACHE_PREWARM),
     ("docs/github.md", GITHUB),

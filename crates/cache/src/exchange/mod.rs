@@ -83,6 +83,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let text = text + &saved + &tier.unwrap_or_default() + &warm.unwrap_or_default();
             say(conn, core, head, 200, &text).await
         }
+        (Method::Get, "/-/budget") => budget(core, conn, head).await,
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
         (_, path) if path.starts_with("/-/admin/") => {
             // these may read the whole log, and others share this thread
@@ -94,6 +95,18 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
         }
         _ => {
             say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv|warm)/KEY\n").await
+        }
+    }
+}
+
+/// What the budget says of the scope of a token: for the job that holds it.
+async fn budget(core: &Core, conn: &mut Connection, head: &Head) -> Result<(), End> {
+    let scope = caller(core, head, (core.clock)()).claims.map(|claims| claims.scope);
+    let report = scope.and_then(|scope| watch::reports(core, Some(scope.as_str())).into_iter().next());
+    match report.and_then(|report| serde_json::to_string(&report).ok()) {
+        Some(text) => say(conn, core, head, 200, &(text + "\n")).await,
+        None => {
+            say(conn, core, head, 404, "the scope of this token has no budget, or this is no token\n").await
         }
     }
 }

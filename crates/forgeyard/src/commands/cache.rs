@@ -11,7 +11,6 @@ use ed25519_dalek::SigningKey;
 use forgeyard_cache::admin::{Removed, Stat};
 use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::budget::{Report, Verdict};
-use forgeyard_cache::figures::Counted;
 use forgeyard_cache::helper::{self, settings::Settings};
 use forgeyard_cache::identity::Minter;
 use forgeyard_cache::readers::Reading;
@@ -452,7 +451,7 @@ fn span(millis: u64) -> String {
 /// What hits saved: bytes, time, and money where an hour has a price.
 fn saved_line(stat: &Stat) -> String {
     let sent = stat.traffic.iter().map(|one| one.bytes_out).fold(0, u64::saturating_add);
-    let known: Vec<u64> = stat.traffic.iter().filter_map(Counted::saved_millis).collect();
+    let known: Vec<u64> = stat.traffic.iter().filter_map(|one| one.saved_millis(&stat.traffic)).collect();
     if known.is_empty() {
         return format!("\n\nsaved: {} sent; not known yet how much work that is\n", size(sent));
     }
