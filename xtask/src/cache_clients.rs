@@ -243,7 +243,7 @@ impl Bench<'_> {
             // In one process, so that its time is counted; what it unpacks of itself stays for the next build.
             Client::Bazel => format!(
                 "chmod -R u+w {here}/bazel-out 2>/dev/null || true\nrm -rf {here}/bazel-out\ncd {here}/workspace\n\
-                 bazel --batch --output_user_root={here}/bazel-root --install_base={here}/bazel-install --output_base={here}/bazel-out{} \
+                 bazel --batch --output_user_root={here}/bazel-root --output_base={here}/bazel-out{} \
                  build --jobs=2 --spawn_strategy=local --color=no --curses=no --noshow_progress //:all\n",
                 if cached { " --bazelrc=\"$FORGEYARD_BAZELRC\"" } else { "" }
             ),
