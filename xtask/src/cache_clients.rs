@@ -1,14 +1,16 @@
 //! `cargo xtask bench cache-clients`: real clients of the build cache on real trees, beside the same build without a cache.
 //!
-//! - **Trees.** C: the sources of zstd. Rust: reqwest and all that it needs. Both as this workspace's own lock file pins them, by
-//!   checksum, so nothing is fetched for the bench.
-//! - **Clients.** ccache and sccache on the C tree, sccache on the Rust tree, each by way of `forgeyard cache relay`, as in a
-//!   job of a farm. The server is the program of this checkout in its development profile.
+//! - **Trees.** C: the sources of zstd. Rust: tokio, hyper, clap, regex and serde_json with all that they need, about a minute on two
+//!   quiet cores. Both as this workspace's own lock file pins them, by checksum, so nothing is fetched for the bench.
+//! - **Clients.** ccache, sccache, Bazel (a `genrule` for each object) and Nix 2.26 (a derivation for each object) on the C tree,
+//!   sccache on the Rust tree, each by way of `forgeyard cache relay`, as in a job of a farm. The server is the program of this checkout in its development profile.
 //! - **Situations.** none, cold, warm, fork (its own scope is empty, main is warm), stranger (no token, main is public), dead
 //!   (nobody listens), hung (it takes connections and says nothing), 5xx, dies (killed with half of a cold build done).
 //!
-//! `FORGEYARD_BENCH_ONLY=ccache` takes the clients with this in their name, `FORGEYARD_BENCH_SMALL=1` a part of each tree (regex in
-//! the place of reqwest).
+//! `FORGEYARD_BENCH_ONLY=ccache` takes the clients with this in their name, `FORGEYARD_BENCH_SMALL=1` a part of each tree (regex
+//! alone).
+//!
+//! Each row of the table is printed when it was measured, so a run that is interrupted shows what it got to.
 //!
 //! One build at a time, two processes each. Time of the wall says little on a busy machine, so what is judged is CPU time:
 //! user and system, of the build, the server of sccache and the relay, but not of the cache.
@@ -27,17 +29,32 @@ use std::time::{Duration, Instant};
 enum Client {
     Ccache,
     SccacheC,
+    Bazel,
+    Nix,
     SccacheRust,
 }
 
 impl Client {
-    const ALL: [Client; 3] = [Client::Ccache, Client::SccacheC, Client::SccacheRust];
+    const ALL: [Client; 5] =
+        [Client::Ccache, Client::SccacheC, Client::Bazel, Client::Nix, Client::SccacheRust];
 
     const fn name(self) -> &'static str {
         match self {
             Client::Ccache => "ccache, zstd",
             Client::SccacheC => "sccache, zstd",
+            Client::Bazel => "Bazel, zstd",
+            Client::Nix => "Nix, zstd",
             Client::SccacheRust => "sccache, Rust",
+        }
+    }
+
+    /// The program that it is.
+    const fn program(self) -> &'static str {
+        match self {
+            Client::Ccache => "ccache",
+            Client::Bazel => "bazel",
+            Client::Nix => "nix-2.26",
+            Client::SccacheC | Client::SccacheRust => "sccache",
         }
     }
 }
@@ -117,28 +134,25 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
     };
     let bench = Bench { root, program, sccache: find("sccache"), folder: folder.0.clone() };
     bench.c_tree()?;
-    let (mut lines, mut figures, mut failed) = (Vec::new(), Vec::new(), None);
+    let (mut figures, mut failed) = (Vec::new(), None);
     let only = std::env::var("FORGEYARD_BENCH_ONLY").unwrap_or_default();
-    for client in Client::ALL {
-        let there = match client {
-            Client::Ccache => find("ccache").is_some(),
-            _ => bench.sccache.is_some(),
-        };
-        if !there {
-            println!("SKIPPED: {} (scripts/install-clients.sh)", client.name());
-            continue;
-        }
-        if client.name().contains(&only) {
-            // What was measured before is printed all the same.
-            failed = failed.or(bench.client(client, &mut lines, &mut figures).err());
-        }
-    }
+    let chosen: Vec<Client> =
+        Client::ALL.into_iter().filter(|client| client.name().contains(&only)).collect();
     println!(
         "{:<17} {:<9} {:>7} {:>7} {:>6} {:>6}  reads that hit",
         "client, tree", "situation", "wall s", "CPU s", "wall", "CPU"
     );
-    for line in lines {
-        println!("{line}");
+    for (number, client) in chosen.iter().enumerate() {
+        if find(client.program()).is_none() {
+            println!("SKIPPED: {} (scripts/install-clients.sh)", client.name());
+            continue;
+        }
+        eprintln!("client {} of {}: {}", number + 1, chosen.len(), client.name());
+        // What was measured before counts all the same.
+        if let Err(error) = bench.client(*client, &mut figures) {
+            println!("{:<17} FAILED: {error:#}", client.name());
+            failed = failed.or(Some(error));
+        }
     }
     println!("the columns `wall` and `CPU` are ratios to the same build without a cache");
     failed.map_or(Ok(figures), Err)
@@ -149,6 +163,11 @@ impl Bench<'_> {
     fn c_tree(&self) -> Result<()> {
         let zstd = sources(self.root, "zstd-sys")?.join("zstd/lib");
         let (mut objects, mut rules) = (Vec::new(), String::new());
+        // the same for Bazel, which wants its sources below its workspace, and for Nix, which brings them into its store
+        let (mut genrules, mut derivations) = (String::new(), String::new());
+        let workspace = self.folder.join("workspace");
+        copy(&zstd, &workspace.join("zstd"))?;
+        std::fs::write(workspace.join("WORKSPACE"), "")?;
         let parts = ["common", "decompress", "dictBuilder", "deprecated", "compress", "legacy"];
         for part in if small() { &parts[..4] } else { &parts[..] } {
             let Ok(entries) = std::fs::read_dir(zstd.join(part)) else { continue };
@@ -169,6 +188,16 @@ impl Bench<'_> {
                         path.display()
                     );
                     objects.push(object);
+                    let file = format!("zstd/{part}/{}.c", name.to_string_lossy());
+                    let flags =
+                        format!("-O3 {flag} -DZSTD_LEGACY_SUPPORT=1 -DZSTD_MULTITHREAD -DZSTD_DISABLE_ASM");
+                    let object = format!("{part}-{}.{kind}.o", name.to_string_lossy());
+                    let _ = writeln!(
+                        genrules,
+                        "genrule(name = \"{object}-rule\", srcs = [\"{file}\", \":headers\"], outs = [\"{object}\"], \
+                         cmd = \"gcc {flags} -Izstd -Izstd/common -c $(location {file}) -o $@\")"
+                    );
+                    let _ = writeln!(derivations, "  (object \"{object}\" \"{flags}\" \"{file}\")");
                 }
             }
         }
@@ -176,7 +205,17 @@ impl Bench<'_> {
             bail!("{} holds no sources of zstd", zstd.display());
         }
         let text = format!("all: {}\n{rules}", objects.join(" "));
-        Ok(std::fs::write(self.folder.join("zstd.mk"), text)?)
+        std::fs::write(self.folder.join("zstd.mk"), text)?;
+        let headers = "filegroup(name = \"headers\", srcs = glob([\"zstd/**/*.h\"]))\n";
+        std::fs::write(workspace.join("BUILD"), format!("{headers}{genrules}"))?;
+        let nix = format!(
+            "let\n  source = builtins.path {{ path = {}; name = \"zstd\"; }};\n  object = name: flags: file: derivation {{\n    \
+             inherit name; system = \"x86_64-linux\"; builder = \"/bin/sh\";\n    args = [ \"-c\" \
+             \"export PATH=/usr/bin; cd ${{source}}/..; gcc ${{flags}} -I${{source}} -I${{source}}/common \
+             -c ${{source}}/${{builtins.substring 5 1000 file}} -o $out\" ];\n  }};\nin [\n{derivations}]\n",
+            workspace.join("zstd").display()
+        );
+        Ok(std::fs::write(self.folder.join("zstd.nix"), nix)?)
     }
 
     /// The script of one build.
@@ -186,7 +225,7 @@ impl Bench<'_> {
         let mut text = format!(
             "set -e\nrm -rf {here}/out {here}/target\nmkdir -p {here}/out\nexport CCACHE_DIR={here}/out/ccache\n"
         );
-        let server = cached && client != Client::Ccache;
+        let server = cached && matches!(client, Client::SccacheC | Client::SccacheRust);
         if server {
             // In the foreground and waited for, so that its time is counted.
             let _ = write!(
@@ -196,11 +235,19 @@ impl Bench<'_> {
             );
         }
         let make = |compiler: &str| format!("make -s -j2 -f {here}/zstd.mk OUT={here}/out 'CC={compiler}'\n");
-        let package = if small() { "regex" } else { "reqwest" };
+        let packages = if small() { "-p regex" } else { "-p tokio -p hyper -p clap -p regex -p serde_json" };
         text += &match client {
             Client::Ccache => make(if cached { "ccache gcc" } else { "gcc" }),
             Client::SccacheC if cached => make(&format!("{sccache} gcc")),
             Client::SccacheC => make("gcc"),
+            // In one process, so that its time is counted; what it unpacks of itself stays for the next build.
+            Client::Bazel => format!(
+                "chmod -R u+w {here}/bazel-out 2>/dev/null || true\nrm -rf {here}/bazel-out\ncd {here}/workspace\n\
+                 bazel --batch --output_user_root={here}/bazel-root --output_base={here}/bazel-out{} \
+                 build --jobs=2 --spawn_strategy=local --color=no --curses=no --noshow_progress //:all\n",
+                if cached { " --bazelrc=\"$FORGEYARD_BAZELRC\"" } else { "" }
+            ),
+            Client::Nix => self.nix_script(cached),
             Client::SccacheRust => {
                 let wrapper = if cached {
                     format!("RUSTC_WRAPPER={sccache} ")
@@ -208,7 +255,7 @@ impl Bench<'_> {
                     "unset RUSTC_WRAPPER; ".to_owned()
                 };
                 format!(
-                    "cd {}\n{wrapper}CARGO_INCREMENTAL=0 cargo build --quiet --offline --locked -j2 -p {package} --target-dir {here}/target\n",
+                    "cd {}\n{wrapper}CARGO_INCREMENTAL=0 cargo build --quiet --offline --locked -j2 {packages} --target-dir {here}/target\n",
                     self.root.display()
                 )
             }
@@ -219,6 +266,25 @@ impl Bench<'_> {
         let path = self.folder.join("build.sh");
         std::fs::write(&path, text)?;
         Ok(path)
+    }
+
+    /// A build of Nix in a store that is empty before, and what it made pushed. A cache that does not answer takes nothing, which
+    /// its relay says.
+    fn nix_script(&self, cached: bool) -> String {
+        let here = self.folder.display();
+        let nix = find("nix-2.26").unwrap_or_else(|| PathBuf::from("nix-2.26"));
+        let nix = format!("{} --store {here}/out/store", nix.display());
+        let settings = "experimental-features = nix-command\nbuild-hook =\nbuild-users-group =\nsandbox = true\nsubstituters =\n\
+                        sandbox-paths = /bin/sh=/bin/busybox /usr /lib /lib64\nmax-jobs = 2\nrequire-sigs = false\n";
+        let push = format!(
+            "{nix} copy --quiet --to \"${{FORGEYARD_CACHE_URL}}$(cat {here}/place)/nix?compression=zstd\" $(cat {here}/out/paths) 2>/dev/null || true\n"
+        );
+        format!(
+            "export HOME={here}/out XDG_CACHE_HOME={here}/out/cache\nNIX_CONFIG=\"{settings}$NIX_CONFIG\"\nexport NIX_CONFIG\n\
+             {nix} build --quiet -f {here}/zstd.nix --no-link --print-out-paths > {here}/out/paths\n\
+             [ $(wc -l < {here}/out/paths) -ge 10 ]\n{}chmod -R u+w {here}/out/store\n",
+            if cached { push.as_str() } else { "" }
+        )
     }
 
     /// One build; `relay` are the arguments of the relay, when it has a cache.
@@ -232,6 +298,12 @@ impl Bench<'_> {
                 command
             }
         };
+        // where the relay has the scope that is addressed, for who pushes
+        let scope = relay.and_then(|all| all.iter().skip_while(|word| **word != "--scope").nth(1));
+        std::fs::write(
+            self.folder.join("place"),
+            scope.map_or("-".to_owned(), |scope| format!("{scope}/-")),
+        )?;
         let (begin, before) = (Instant::now(), spent());
         let output =
             command.arg(&script).env_remove("FORGEYARD_CACHE_TOKEN").env_remove("MAKEFLAGS").output()?;
@@ -259,7 +331,7 @@ impl Bench<'_> {
         Ok(all.as_array().map_or(0, Vec::len))
     }
 
-    fn client(&self, client: Client, lines: &mut Vec<String>, figures: &mut Vec<Figure>) -> Result<()> {
+    fn client(&self, client: Client, figures: &mut Vec<Figure>) -> Result<()> {
         let config = self.folder.join("forgeyard.toml");
         let text = "[cache]\nlisten = \"127.0.0.1:0\"\ncapacity-gib = 4\n\
                     [[cache.scopes]]\npath = \"p/main\"\ntrusted = true\nread = \"public\"\n\
@@ -278,16 +350,10 @@ impl Bench<'_> {
             .find_map(|line| Some(format!("http://{}", line.split_once("http://")?.1.trim_end_matches('/'))));
         let url = url.context("the cache does not start")?;
 
+        eprintln!("  none …");
         let none = self.build(client, None)?;
-        let mut add = |situation: &str, went: &Went| {
-            eprintln!(
-                "{}: {situation}: {:.1} s, CPU {:.1} s, {}",
-                client.name(),
-                went.wall.as_secs_f64(),
-                went.cpu,
-                went.said
-            );
-            lines.push(format!(
+        let add = |situation: &str, went: &Went| {
+            println!(
                 "{:<17} {situation:<9} {:>7.1} {:>7.1} {:>6.2} {:>6.2}  {}",
                 client.name(),
                 went.wall.as_secs_f64(),
@@ -295,7 +361,8 @@ impl Bench<'_> {
                 went.wall.as_secs_f64() / none.wall.as_secs_f64(),
                 went.cpu / none.cpu,
                 went.said.split(" reads hit").next().unwrap_or_default(),
-            ));
+            );
+            let _ = std::io::stdout().flush();
         };
         let mut judge = |text: &str, value: f64, peer: (&str, f64), aim: f64| {
             figures.push(Figure {
@@ -312,16 +379,20 @@ impl Bench<'_> {
         let of = |arguments: &[String]| -> Result<Went> {
             self.build(client, Some(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
         };
-        add("cold", &of(&with(&main))?);
-        let warm = of(&with(&main))?;
+        let of = |situation: &str, arguments: &[String]| -> Result<Went> {
+            eprintln!("  {situation} …");
+            of(arguments)
+        };
+        add("cold", &of("cold", &with(&main))?);
+        let warm = of("warm", &with(&main))?;
         add("warm", &warm);
         judge("warm beside none (9 of 30 minutes)", warm.cpu, ("none", none.cpu), 0.3);
         let before = self.entries(&url, &data, "p/main")?;
-        let forked = of(&with(&fork))?;
+        let forked = of("fork", &with(&fork))?;
         add("fork", &forked);
         judge("fork beside warm", forked.cpu, ("warm", warm.cpu), 1.05);
         let stranger = ["--cache", &url, "--scope", "p/main"].map(str::to_owned);
-        add("stranger", &of(&stranger)?);
+        add("stranger", &of("stranger", &stranger)?);
         if self.entries(&url, &data, "p/main")? != before {
             bail!("{}: a fork or a stranger wrote to main", client.name());
         }
@@ -332,9 +403,13 @@ impl Bench<'_> {
         let free = TcpListener::bind("127.0.0.1:0")?;
         let address = free.local_addr()?;
         drop(free);
-        let mut trouble = vec![("dead", of(&elsewhere(address))?)];
+        let mut trouble = |name: &str, went: &Went| {
+            add(name, went);
+            judge(&format!("cache {name}, beside none"), went.cpu, ("none", none.cpu), 1.1);
+        };
+        trouble("dead", &of("dead", &elsewhere(address))?);
         for (name, answers) in [("hung", false), ("5xx", true)] {
-            trouble.push((name, of(&elsewhere(sick(answers)?))?));
+            trouble(name, &of(name, &elsewhere(sick(answers)?))?);
         }
         let other = self.token(&data, "p/other")?;
         let half = none.wall / 2;
@@ -343,14 +418,25 @@ impl Bench<'_> {
             std::thread::sleep(half);
             Command::new("kill").args(["-9", &id]).status()
         });
-        trouble.push(("dies", of(&with(&other))?));
+        let died = of("dies", &with(&other));
         let _ = killer.join();
-        for (name, went) in trouble {
-            add(name, &went);
-            judge(&format!("cache {name}, beside none"), went.cpu, ("none", none.cpu), 1.1);
-        }
+        trouble("dies", &died?);
         Ok(())
     }
+}
+
+/// Copies a folder of sources.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)?.flatten() {
+        let (path, place) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &place)?;
+        } else if path.extension().is_some_and(|end| end == "c" || end == "h") {
+            std::fs::copy(&path, &place)?;
+        }
+    }
+    Ok(())
 }
 
 /// A server that takes connections and says nothing, or that says 500 to everything.

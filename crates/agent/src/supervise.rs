@@ -269,7 +269,10 @@ impl Attempt<'_> {
             let result = steps.run().await;
             disk.abort();
             result?;
-            used = cache.as_ref().and_then(JobCache::facts);
+            used = match &cache {
+                Some(cache) => cache.facts().await,
+                None => None,
+            };
         }
         if state.stop.is_none() {
             state.stop = self.stop.cause();
@@ -285,7 +288,9 @@ impl Attempt<'_> {
             log.say("[forgeyard] the runner program of the image is too old for its forge (exit code 7): rebuild the image")?;
         }
         if let Some(used) = &used {
-            log.say(&format!("[forgeyard] cache: {}", used.text()))?;
+            for line in used.lines() {
+                log.say(&format!("[forgeyard] cache: {line}"))?;
+            }
         }
         log.close()?;
         let facts = ExitFacts { cache: used, ..self.facts(state, log) };

@@ -16,7 +16,11 @@ use std::sync::{Arc, Mutex};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_forgeyard-agent");
 
-/// A cache that has every entry, and what it heard.
+/// What it says of its budget.
+const COLD: &str =
+    "{\"scope\":\"github/1/pr/7\",\"verdict\":{\"cold\":\"key-churn\"},\"text\":\"keys change\"}";
+
+/// A cache that has every entry, whose budget is missed, and what it heard.
 fn cache() -> (String, Arc<Mutex<String>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -31,8 +35,11 @@ fn cache() -> (String, Arc<Mutex<String>>) {
                     if read == 0 {
                         return;
                     }
-                    all.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..read]));
-                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nan entry\n").unwrap();
+                    let asked = String::from_utf8_lossy(&buffer[..read]).into_owned();
+                    let body = if asked.starts_with("GET /-/budget ") { COLD } else { "an entry\n" };
+                    all.lock().unwrap().push_str(&asked);
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                    stream.write_all((head + body).as_bytes()).unwrap();
                 }
             });
         }
@@ -82,10 +89,15 @@ async fn machine_without_network_reaches_the_cache_and_nothing_else_and_never_se
     assert!(log.contains("build --remote_cache=http://job:***@127.0.0.1:8420/-/bazel"), "masked:\n{log}");
     assert!(!log.contains("farm reached") && !log.contains("the-token-of-the-cache"), "{log}");
     let heard = heard.lock().unwrap().to_lowercase();
-    assert_eq!(heard.matches("authorization: bearer the-token-of-the-cache").count(), 2, "{heard}");
+    assert_eq!(heard.matches("authorization: bearer the-token-of-the-cache").count(), 3, "{heard}");
     let cache = facts.cache.unwrap();
     assert_eq!((cache.hits, cache.misses, cache.scope.as_str()), (2, 0, "github/1/pr/7"));
     assert!(log.contains("[forgeyard] cache: 2 of 2 reads hit"), "{log}");
+    let [sccache] = &cache.clients[..] else { panic!("{:?}", cache.clients) };
+    assert_eq!((sccache.client.as_str(), sccache.hits, sccache.received_bytes), ("dav", 2, 18));
+    assert!(log.contains("[forgeyard] cache: dav: 2 of 2 hit"), "{log}");
+    assert_eq!(cache.cold.unwrap().cause, "key-churn");
+    assert!(log.contains("[forgeyard] cache: cold (key-churn): keys change"), "{log}");
     rig.end().await;
 }
 

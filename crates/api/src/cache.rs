@@ -1,6 +1,7 @@
 //! The build cache as people see it.
 
 use forgeyard_model::Timestamp;
+use forgeyard_model::rules::Money;
 use serde::{Deserialize, Serialize};
 
 /// Everything of the cache at a glance. Counters count since the cache was started.
@@ -23,6 +24,40 @@ pub struct CacheView {
     /// The last day in quarters of an hour, oldest first; quarters in which nothing was asked are left out.
     #[serde(default)]
     pub day: Vec<CacheMoment>,
+    /// What a CPU costs for an hour, where that is known: times what was saved, that is the money.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_cpu_hour: Option<Money>,
+    /// What is fetched before jobs come: mirrors of repositories, containers, inputs.
+    #[serde(default)]
+    pub warm: Vec<CacheWarm>,
+}
+
+/// A thing that is fetched before jobs come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CacheWarm {
+    /// The list that names it.
+    pub list: String,
+    /// `git`, `container` or `input`.
+    pub kind: String,
+    /// Its path on the cache.
+    pub path: String,
+    /// Where it comes from.
+    pub source: String,
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// Bytes so far, while it is fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetching: Option<u64>,
+    /// When it was last found to be as its source has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_good: Option<Timestamp>,
+    /// Why its source fails: what, where, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When a source that fails is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Timestamp>,
 }
 
 /// One scope.
@@ -77,21 +112,15 @@ pub struct CacheTraffic {
     /// Milliseconds between those misses and their writes, together: how long it took to make what was missing.
     #[serde(default)]
     pub made_millis: u64,
+    /// Milliseconds of work that hits saved, when that can be told: what was spared, times the mean of `made_millis`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_millis: Option<u64>,
 }
 
 impl CacheTraffic {
     /// Reads of all kinds.
     pub const fn reads(&self) -> u64 {
         self.hits.saturating_add(self.parent_hits).saturating_add(self.misses)
-    }
-
-    /// Milliseconds that hits saved, as far as the same client's misses tell: what was spared, times the mean time between
-    /// a miss and its write. Nothing before there was such a miss. ccache asks twice for each compilation, for a manifest
-    /// and for a result, so half of what it is spared counts.
-    pub fn saved_millis(&self) -> Option<u64> {
-        let mean = self.made_millis.checked_div(self.made)?;
-        let spared = if self.client == "ccache" { self.spared / 2 } else { self.spared };
-        Some(spared.saturating_mul(mean))
     }
 }
 

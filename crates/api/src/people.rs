@@ -139,6 +139,9 @@ pub struct Why {
     pub lines: Vec<forgeyard_model::verdict::LogLine>,
     /// Rules that allowed the pipeline.
     pub allowed_by: Vec<String>,
+    /// What its last attempt had of the build cache: the sum, each client, why it is cold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache: Vec<String>,
 }
 
 /// State of the farm, for the status page.

@@ -9,6 +9,8 @@
 //! GET    /-/admin/readers?scope=S[&prefix=P]    the same
 //! DELETE /-/admin/entries?scope=S[&prefix=P]    {"removed": n}
 //! DELETE /-/admin/entries?writer=W              {"removed": n}; W is a principal or a run
+//! GET    /-/admin/warm                          lines of [`Line`](crate::warm::Line), JSON
+//! POST   /-/admin/warm[?list=L]                 {"hurried": n}: looked at now, also what fails
 //! POST   /-/admin/scrub                         {"read": n, "damaged": n}
 //! ```
 
@@ -21,6 +23,7 @@ use crate::service::Core;
 use crate::store::shrink::ShrinkStat;
 use crate::store::{Listed, ScopeUse, Store as _, StoreError, Totals, Which};
 use crate::tier::TierStat;
+use forgeyard_model::rules::Money;
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 
@@ -46,6 +49,12 @@ pub struct Stat {
     /// What was compressed at rest since the start.
     #[serde(default)]
     pub shrunk: ShrinkStat,
+    /// What a CPU costs for an hour, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_cpu_hour: Option<Money>,
+    /// What is fetched beforehand, and how it stands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warm: Vec<crate::warm::Line>,
 }
 
 /// Some entries of a scope.
@@ -111,7 +120,29 @@ fn act(core: &Core, head: &Head, who: &str) -> Result<Option<String>, StoreError
             let (traffic, capacity_bytes) = (core.figures.all(), core.capacity);
             let tier = core.tier.as_ref().map(crate::tier::Tier::stat);
             let shrunk = core.store.shrunk();
-            json(serde_json::to_string(&Stat { totals, scopes, capacity_bytes, traffic, day, tier, shrunk }))
+            let warm = core.warm.get().map(crate::warm::Warm::lines).unwrap_or_default();
+            let price_per_cpu_hour = core.price.get().copied();
+            json(serde_json::to_string(&Stat {
+                totals,
+                scopes,
+                capacity_bytes,
+                traffic,
+                day,
+                tier,
+                shrunk,
+                price_per_cpu_hour,
+                warm,
+            }))
+        }
+        (Method::Get, "warm") => {
+            let lines = core.warm.get().map(crate::warm::Warm::lines).unwrap_or_default();
+            lines.iter().map(|line| json(serde_json::to_string(line))).collect()
+        }
+        (Method::Post, "warm") => {
+            let list = parameter(&head.query, "list");
+            let hurried = core.warm.get().map_or(0, |warm| warm.hurry(list.as_deref()));
+            tracing::info!(who, hurried, "what is fetched beforehand is looked at now");
+            format!("{{\"hurried\":{hurried}}}\n")
         }
         (Method::Get, "check") => {
             let reports = crate::watch::reports(core, scope.as_deref());

@@ -2,6 +2,7 @@
 
 use crate::store::{ScopeUse, Totals};
 use crate::surface::Surface;
+use forgeyard_model::rules::Money;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -65,6 +66,55 @@ pub struct Counted {
     pub made_millis: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
+}
+
+impl Counted {
+    /// Milliseconds of work that hits saved: what was spared, times the mean time between a miss and its write. The mean is that
+    /// of this client in this scope; where nothing was missed yet (a fork that only reads main), that of the client in all
+    /// scopes. Nothing before there was such a miss. ccache asks twice for each compilation, for a manifest and for a result, so
+    /// half of what it is spared counts.
+    pub fn saved_millis(&self, all: &[Counted]) -> Option<u64> {
+        let own = self.made_millis.checked_div(self.made);
+        let mean = own.or_else(|| {
+            let same = || all.iter().filter(|one| one.surface == self.surface);
+            let (millis, made) = (same().map(|one| one.made_millis), same().map(|one| one.made));
+            millis.fold(0, u64::saturating_add).checked_div(made.fold(0, u64::saturating_add))
+        })?;
+        if self.spared == 0 && self.made == 0 {
+            return None;
+        }
+        let spared = if self.surface == Surface::Ccache.as_str() { self.spared / 2 } else { self.spared };
+        Some(spared.saturating_mul(mean))
+    }
+}
+
+/// What was saved, for Prometheus: time, and money where an hour has a price.
+pub(crate) fn saved(all: &[Counted], price: Option<Money>) -> String {
+    let mut text = String::from(
+        "# HELP forgeyard_cache_saved_seconds_total Work that hits saved, estimated by how long making what was missing took.\n\
+         # TYPE forgeyard_cache_saved_seconds_total counter\n",
+    );
+    let known = || all.iter().filter_map(|one| Some((&one.scope, &one.surface, one.saved_millis(all)?)));
+    for (scope, surface, millis) in known() {
+        let seconds = millis as f64 / 1000.0;
+        let _ = writeln!(
+            text,
+            "forgeyard_cache_saved_seconds_total{{scope=\"{scope}\",surface=\"{surface}\"}} {seconds:.3}"
+        );
+    }
+    let Some(price) = price else { return text };
+    text.push_str(
+        "# HELP forgeyard_cache_saved_money_total The same, at the price of a CPU for an hour.\n\
+         # TYPE forgeyard_cache_saved_money_total counter\n",
+    );
+    for (scope, surface, millis) in known() {
+        let money = price.for_millis(millis);
+        let _ = writeln!(
+            text,
+            "forgeyard_cache_saved_money_total{{scope=\"{scope}\",surface=\"{surface}\"}} {money}"
+        );
+    }
+    text
 }
 
 /// Name, help and value of a counter.

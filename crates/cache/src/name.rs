@@ -28,11 +28,13 @@ pub enum Kind {
     Github = 16,
     /// An artifact of a run.
     Artifact = 17,
+    /// What the cache fetched before somebody asked, see [`crate::warm`].
+    Warm = 18,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Keyed,
         Kind::Sccache,
         Kind::Ccache,
@@ -41,6 +43,7 @@ impl Kind {
         Kind::Nix,
         Kind::Github,
         Kind::Artifact,
+        Kind::Warm,
     ];
 
     /// The kind with this number on disk.
@@ -59,6 +62,7 @@ impl Kind {
             Kind::Nix => "nix",
             Kind::Github => "github",
             Kind::Artifact => "artifact",
+            Kind::Warm => "warm",
         }
     }
 }

@@ -60,6 +60,13 @@ pub fn is_base32(text: &str) -> bool {
     text.bytes().all(|digit| DIGITS.contains(&digit))
 }
 
+/// Digits of the hash in a store path, and its name: `00000000000000000000000000000abc-hello`.
+pub(crate) fn is_base_name(text: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"+-._?=".contains(&b);
+    matches!(text.split_at_checked(32), Some((hash, name)) if is_base32(hash)
+        && name.len() > 1 && name.len() <= 212 && name.starts_with('-') && name.bytes().all(good))
+}
+
 /// Reads a `narinfo`; nothing when a client would call it corrupt or its file lies outside of `nar/`.
 pub fn narinfo(bytes: &[u8]) -> Option<NarInfo> {
     let (mut url, mut file_size, mut path, mut hash, mut size) = (None, None, None, None, None);

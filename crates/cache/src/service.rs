@@ -18,6 +18,7 @@ use crate::store::{Clock, Limits, Store, StoreError, Which};
 use crate::tier::Tier;
 use crate::watch;
 use forgeyard_model::Timestamp;
+use forgeyard_model::rules::Money;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -80,6 +81,9 @@ pub enum ServiceError {
     /// The authority.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// What is to be fetched beforehand.
+    #[error(transparent)]
+    Warm(#[from] crate::warm::ListError),
     /// The address.
     #[error("the cache cannot listen on {address}: {source}")]
     Listen {
@@ -106,6 +110,10 @@ pub(crate) struct Core {
     /// Storage behind the disk.
     pub(crate) tier: Option<Tier>,
     pub(crate) measured: crate::nar::Measured,
+    /// What a CPU costs for an hour.
+    pub(crate) price: std::sync::OnceLock<Money>,
+    /// What is fetched beforehand.
+    pub(crate) warm: std::sync::OnceLock<crate::warm::Warm>,
     /// Parts of entries that came over HTTP.
     pub(crate) parked: crate::parked::Parked<connection::Incoming>,
     /// Contents that came over gRPC.
@@ -167,6 +175,21 @@ impl Running {
         Ok(self.core.store.snapshot()?)
     }
 
+    /// What a CPU costs for an hour, so that what hits save is told as money too. Once.
+    pub fn price(&self, of_a_cpu_hour: Money) {
+        let _ = self.core.price.set(of_a_cpu_hour);
+    }
+
+    /// From now on fetches what these lists name, and keeps mirrors of repositories in this folder. Once.
+    pub fn warm(&mut self, lists: Vec<crate::warm::List>, folder: PathBuf) -> Result<(), ServiceError> {
+        let warm = crate::warm::Warm::new(lists, folder)?;
+        if self.core.warm.set(warm).is_ok() {
+            let (core, stop) = (Arc::clone(&self.core), self.stop.clone());
+            self.threads.push(std::thread::spawn(move || crate::warm::fetch(&core, &stop)));
+        }
+        Ok(())
+    }
+
     /// Figures of the storage behind the disk, where there is one.
     pub fn tier(&self) -> Option<crate::tier::TierStat> {
         self.core.tier.as_ref().map(Tier::stat)
@@ -222,6 +245,8 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         exchange: crate::identity::Exchange::open(&folder, minter)?,
         tier,
         measured: crate::nar::Measured::default(),
+        price: std::sync::OnceLock::new(),
+        warm: std::sync::OnceLock::new(),
         parked: crate::parked::Parked::new(capacity / 8),
         #[cfg(feature = "grpc")]
         parked_contents: crate::parked::Parked::new(capacity / 8),

@@ -1,4 +1,4 @@
-//! Signatures of Nix, made when a `narinfo` is served, with the key of the scope that it was found in.
+//! Signatures of Nix, made when a `narinfo` or a realisation is served, with the key of the scope that it was found in.
 //!
 //! ```text
 //! key file     NAME:base64(seed of 32 bytes ‖ public key of 32 bytes)     as `nix key generate-secret` writes it
@@ -14,6 +14,7 @@
 
 use crate::authority::{Authority, AuthorityError};
 use crate::nix;
+use crate::realisation::{Realisation, is_realisation};
 use crate::scope::ScopePath;
 use crate::store::{Found, Place};
 use base64::Engine as _;
@@ -63,25 +64,30 @@ impl Signer {
         (!there).then(|| format!("Sig: {value}\n"))
     }
 
-    /// Puts the signature under a `narinfo` that was found, in the buffer that holds it.
+    /// A realisation with this key of an entry, with the signature in it; nothing as in [`Self::line`].
+    fn realisation(&self, key: &str, bytes: &[u8]) -> Option<String> {
+        let read = Realisation::read(key, bytes)?;
+        let signature = self.key.sign(read.fingerprint().as_bytes());
+        read.signed(&format!("{}:{}", self.name, STANDARD.encode(signature.to_bytes())))
+    }
+
+    /// Signs a `narinfo` or a realisation that was found, in the buffer that holds it.
     pub(crate) fn sign(&self, key: &str, found: Found, buffer: &mut Vec<u8>) -> Found {
         let Place::Buffer(range) = &found.place else { return found };
-        let Some(line) = self.line(key, buffer.get(range.clone()).unwrap_or_default()) else { return found };
-        let range = range.start..range.end + line.len();
-        buffer.truncate(range.end - line.len());
-        buffer.extend_from_slice(line.as_bytes());
+        let bytes = buffer.get(range.clone()).unwrap_or_default();
+        let (kept, text) = match is_realisation(key) {
+            true => (range.start, self.realisation(key, bytes)),
+            false => (range.end, self.line(key, bytes)),
+        };
+        let Some(text) = text else { return found };
+        let range = range.start..kept + text.len();
+        buffer.truncate(kept);
+        buffer.extend_from_slice(text.as_bytes());
         let mut facts = found.facts;
-        facts.size += line.len() as u64;
+        facts.size = range.len() as u64;
         facts.digest = Digest::of(buffer.get(range.clone()).unwrap_or_default());
         Found { facts, place: Place::Buffer(range) }
     }
-}
-
-/// Digits of the hash in a store path, and its name: `00000000000000000000000000000abc-hello`.
-fn is_base_name(text: &str) -> bool {
-    let good = |b: u8| b.is_ascii_alphanumeric() || b"+-._?=".contains(&b);
-    matches!(text.split_at_checked(32), Some((hash, name)) if nix::is_base32(hash)
-        && name.len() > 1 && name.len() <= 212 && name.starts_with('-') && name.bytes().all(good))
 }
 
 /// What Nix signs of a `narinfo`, in the form that Nix reads back.
@@ -98,7 +104,7 @@ pub fn fingerprint(key: &str, narinfo: &[u8]) -> Option<String> {
     }
     let [path, hash, size, references] = values;
     let (path, hash, size) = (path?, hash?, size?);
-    let base = path.strip_prefix("/nix/store/").filter(|base| is_base_name(base))?;
+    let base = path.strip_prefix("/nix/store/").filter(|base| nix::is_base_name(base))?;
     if base.split_at_checked(32)?.0 != key.strip_suffix(".narinfo")? {
         return None;
     }
@@ -110,7 +116,7 @@ pub fn fingerprint(key: &str, narinfo: &[u8]) -> Option<String> {
         references.unwrap_or_default().split(' ').filter(|r| !r.is_empty()).collect();
     references.sort_unstable();
     references.dedup();
-    if !references.iter().all(|reference| is_base_name(reference)) {
+    if !references.iter().all(|reference| nix::is_base_name(reference)) {
         return None;
     }
     let references: Vec<String> = references.iter().map(|base| format!("/nix/store/{base}")).collect();

@@ -7,6 +7,7 @@
 //! /<scope>/-/bazel/ac|cas/<sha256>   Bazel
 //! /<scope>/-/nix/<path>        Nix: a binary cache
 //! /<scope>/-/kv/<key>          any key
+//! /<scope>/-/warm/<path>       what the cache fetched beforehand, to read only
 //! /-/<surface>/…               the scope of the token
 //! ```
 //!
@@ -36,12 +37,21 @@ pub enum Surface {
     Remote,
     /// GitHub's cache and artifact services, which [`crate::github`] answers.
     Github,
+    /// What was fetched beforehand, to read only, see [`crate::warm`].
+    Warm,
 }
 
 impl Surface {
     /// Those whose paths are taken apart here.
-    pub const ALL: [Surface; 6] =
-        [Surface::Dav, Surface::S3, Surface::Ccache, Surface::Bazel, Surface::Nix, Surface::Keyed];
+    pub const ALL: [Surface; 7] = [
+        Surface::Dav,
+        Surface::S3,
+        Surface::Ccache,
+        Surface::Bazel,
+        Surface::Nix,
+        Surface::Keyed,
+        Surface::Warm,
+    ];
 
     /// The word in paths and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -54,6 +64,7 @@ impl Surface {
             Surface::Keyed => "kv",
             Surface::Remote => "reapi",
             Surface::Github => "github",
+            Surface::Warm => "warm",
         }
     }
 }
@@ -222,10 +233,17 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
                 _ if key.starts_with("nar/") => Shape::NarFile,
                 _ => Shape::Any,
             };
-            (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, Policy::Keep)
+            // Logs and listings of a path made twice, or by two versions of Nix, differ, and nobody builds from them.
+            let told = key.starts_with("log/") || key.ends_with(".ls");
+            let policy = if told { Policy::Replace } else { Policy::Keep };
+            (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, policy)
         }
         Surface::Remote => return refuse(404, "this is spoken over gRPC"),
         Surface::Github => return refuse(404, "this is no call of GitHub's services"),
+        Surface::Warm if !matches!(method, Method::Get | Method::Head) => {
+            return refuse(405, "what is fetched beforehand is written by the cache alone");
+        }
+        Surface::Warm => (Kind::Warm, key.to_owned(), Shape::Any, Denied::Forbidden, Policy::Keep),
         Surface::Keyed => (Kind::Keyed, key.to_owned(), Shape::Any, Denied::Forbidden, Policy::Keep),
     };
     if key.is_empty() {

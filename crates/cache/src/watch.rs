@@ -4,6 +4,7 @@ use crate::budget::{Around, Report, Tally, Verdict, report};
 use crate::scope::{ScopePath, ScopeRule};
 use crate::service::Core;
 use crate::store::Store as _;
+use crate::surface::Surface;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::PoisonError;
@@ -24,7 +25,8 @@ fn watched(core: &Core) -> BTreeMap<String, (ScopeRule, Tally)> {
             watched.insert(scope.to_owned(), (rule, Tally::default()));
         }
     }
-    for one in &all {
+    // git asks a mirror for files that no mirror has: no cache is cold for that
+    for one in all.iter().filter(|one| one.surface != Surface::Warm.as_str()) {
         if let Some((_, tally)) = watched.get_mut(&one.scope) {
             tally.hits += one.hits + one.parent_hits;
             tally.misses += one.misses;

@@ -64,6 +64,13 @@ fn cold_cache_is_named_with_its_cause_and_found_warm_again() {
         denied.text
     );
     met(&mut client, "scope=\"p/main\",cause=\"denied\"} 0");
+    // a job asks with its own token, and is told of its own scope
+    let own = client.ask("GET", "/-/budget", Some(&reader), None);
+    assert_eq!(serde_json::from_slice::<Report>(&own.body).unwrap(), denied);
+    let other = token("secret", Access::Write);
+    for token in [None, Some(other.as_str())] {
+        assert_eq!(client.ask("GET", "/-/budget", token, None).status, 404);
+    }
 
     let writer = token("p/main", Access::Write);
     for number in 0..30 {

@@ -13,6 +13,7 @@ use forgeyard_cache::figures::Counted;
 use forgeyard_cache::token::Access;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use support::nix::Nix;
 use support::{Client, service, token};
 
 fn find(program: &str) -> Option<PathBuf> {
@@ -254,57 +255,42 @@ fn bazel_builds_cold_warm_as_a_fork_and_as_a_reader() {
     running.stop().unwrap();
 }
 
-/// One command of Nix, with a store and a home of its own.
-fn nix(program: &Path, store: &Path, arguments: &[&str]) -> Output {
-    let config = "experimental-features = nix-command\nbuild-users-group =\nsubstituters =\nsandbox = false\nnetrc-file = "
-        .to_owned()
-        + &store.join("netrc").display().to_string();
-    let mut command = Command::new(program);
-    command.env("NIX_CONFIG", config).env("HOME", store).env("XDG_CACHE_HOME", store.join("cache"));
-    command.args(["--store", &store.join("root").display().to_string()]).args(arguments).output().unwrap()
-}
-
 /// nix#7882 (a path is copied again), nix#4832 (ranges), and the two ways of a read-only user.
-#[test]
-fn nix_copies_to_a_scope_and_another_store_reads_it_as_a_fork_and_as_a_stranger() {
-    let Some(program) = find("nix") else { return };
+#[rstest::rstest]
+#[case::of_bookworm("")]
+#[case::of_trixie("-2.26")]
+fn nix_copies_to_a_scope_and_another_store_reads_it_as_a_fork_and_as_a_stranger(#[case] version: &str) {
+    let Some(nix) = Nix::find(version) else { return };
     let (folder, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let running = service(folder.path());
     let mut client = Client::new(running.address);
     let cache = format!("http://{}/p/main/-/nix", running.address);
-    let store = |name: &str, token: Option<&str>| {
-        let store = run.path().join(name);
-        fs_err::create_dir_all(&store).unwrap();
-        let netrc =
-            token.map_or_else(String::new, |token| format!("machine 127.0.0.1 login any password {token}\n"));
-        fs_err::write(store.join("netrc"), netrc).unwrap();
-        store
-    };
+    let store = |name: &str, token: Option<&str>| nix.place(run.path(), name, token);
     let (main, fork) = (token("p/main", Access::Write), token("p/pr/7", Access::Write));
     let first = store("first", Some(&main));
     let source = run.path().join("some-source");
     fs_err::create_dir_all(&source).unwrap();
     fs_err::write(source.join("file"), vec![7; 200_000]).unwrap();
-    let added = nix(&program, &first, &["store", "add-path", &source.display().to_string()]);
+    let added = first.nix(&["store", "add-path", &source.display().to_string()]);
     good(&added, "adding a path");
     let path = String::from_utf8(added.stdout).unwrap().trim().to_owned();
     for _ in 0..2 {
-        good(&nix(&program, &first, &["copy", "--to", &cache, &path]), "copying to the cache");
+        good(&first.nix(&["copy", "--to", &cache, &path]), "copying to the cache");
     }
     let writes = counted(&mut client, "p/main", "nix").writes;
     assert_eq!(writes, 2, "a file and its narinfo");
     for (name, token) in [("fork", Some(fork.as_str())), ("stranger", None), ("broken", Some("fyc_no.token"))]
     {
         let other = store(name, token);
-        let copied = nix(&program, &other, &["copy", "--no-check-sigs", "--from", &cache, &path]);
+        let copied = other.nix(&["copy", "--no-check-sigs", "--from", &cache, &path]);
         good(&copied, name);
-        assert!(nix(&program, &other, &["path-info", &path]).status.success(), "{name}");
+        assert!(other.nix(&["path-info", &path]).status.success(), "{name}");
     }
     let stranger = store("stranger", None);
     fs_err::write(source.join("file"), "another").unwrap();
-    let added = nix(&program, &stranger, &["store", "add-path", &source.display().to_string()]);
+    let added = stranger.nix(&["store", "add-path", &source.display().to_string()]);
     let other = String::from_utf8(added.stdout).unwrap().trim().to_owned();
-    assert!(!nix(&program, &stranger, &["copy", "--to", &cache, &other]).status.success());
+    assert!(!stranger.nix(&["copy", "--to", &cache, &other]).status.success());
     assert!(counted(&mut client, "p/main", "nix").denied > 0);
     assert_eq!(counted(&mut client, "p/main", "nix").writes, writes);
     running.stop().unwrap();

@@ -24,6 +24,7 @@ fn what_a_hit_saves_is_the_time_between_a_miss_and_its_write() {
         ..options(folder.path(), Durability::PageCache)
     };
     let running = start(options).unwrap();
+    running.price("0.36".parse().unwrap());
     let mut client = Client::new(running.address);
     let (writer, fork) = (token("p/main", Access::Write), token("p/pr/7", Access::Write));
     for key in ["/p/main/-/kv/a", "/p/main/-/kv/b"] {
@@ -43,6 +44,16 @@ fn what_a_hit_saves_is_the_time_between_a_miss_and_its_write() {
     assert_eq!((of("p/main").made, of("p/main").made_millis), (2, 6000));
     assert_eq!((of("p/pr/7").spared, of("p/pr/7").parent_hits), (4, 4));
     assert!(stat.capacity_bytes > 0);
+    // the fork made nothing itself: what main took for it tells what it was spared
+    assert_eq!(of("p/pr/7").saved_millis(&stat.traffic), Some(4 * 3000));
+    assert_eq!(stat.price_per_cpu_hour.unwrap().for_millis(4 * 3000).to_string(), "0.0012");
+    let metrics = String::from_utf8(client.ask("GET", "/metrics", None, None).body).unwrap();
+    for line in [
+        "seconds_total{scope=\"p/pr/7\",surface=\"kv\"} 12.000",
+        "money_total{scope=\"p/pr/7\",surface=\"kv\"} 0.0012",
+    ] {
+        assert!(metrics.contains(&format!("forgeyard_cache_saved_{line}\n")), "{line}: {metrics}");
+    }
     assert_eq!(
         stat.day.iter().map(|it| (it.hits, it.misses, it.writes)).fold((0, 0, 0), |a, b| (
             a.0 + b.0,

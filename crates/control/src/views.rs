@@ -17,6 +17,7 @@ use forgeyard_model::demand::{Demand, DemandState};
 use forgeyard_model::device::DeviceState;
 use forgeyard_model::job::{Hold, Job, JobKind, JobState};
 use forgeyard_model::pool::Breaker;
+use forgeyard_model::verdict::CacheFacts;
 use forgeyard_model::{ArtifactId, DemandId, Explanation, JobId, Owner, PipelineId, Timestamp, deadline};
 use std::collections::BTreeMap;
 
@@ -97,7 +98,15 @@ pub fn why(seen: &Foresight<'_>, id: JobId) -> Result<Why, HttpError> {
         next: answer.next,
         lines: answer.lines,
         allowed_by: allowed_by.unwrap_or_default(),
+        cache: cached(farm, id),
     })
+}
+
+/// What the last attempt of a job had of the build cache, a line each; nothing when it had none.
+pub fn cached(farm: &Farm, job: JobId) -> Vec<String> {
+    let attempts = farm.attempts_of(job);
+    let facts = attempts.iter().rev().find_map(|attempt| attempt.facts.as_ref()?.cache.as_ref());
+    facts.map(CacheFacts::lines).unwrap_or_default()
 }
 
 /// A job of a forge.
@@ -116,6 +125,7 @@ pub fn demand(seen: &Foresight<'_>, id: DemandId) -> Result<DemandView, HttpErro
             next: answer.next,
             lines: answer.lines,
             allowed_by: allowed_by.unwrap_or_default(),
+            cache: demand.launch.map(|job| cached(farm, job)).unwrap_or_default(),
         },
         launches: farm.jobs_of(id).cloned().collect(),
     })

@@ -6,12 +6,13 @@ use crate::config::CacheConfig;
 use anyhow::Result;
 use forgeyard_api::cache::{
     CacheBudget, CacheBudgetState, CacheEntries, CacheEntry, CacheMoment, CacheRemoval, CacheScope,
-    CacheTraffic, CacheView,
+    CacheTraffic, CacheView, CacheWarm,
 };
 use forgeyard_cache::admin::{Page, Removed, Stat};
 use forgeyard_cache::budget::{Report, Verdict};
 use forgeyard_cache::figures::Counted;
 use forgeyard_cache::token::{self, Access};
+use forgeyard_cache::warm::{Line, Standing};
 use forgeyard_control::caches::{CacheError, Caches};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,8 +59,9 @@ fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, CacheError> {
         .map_err(|error| CacheError::Refused(format!("its answer is not understood: {error}")))
 }
 
-fn traffic(counted: Counted) -> CacheTraffic {
+fn traffic(counted: Counted, all: &[Counted]) -> CacheTraffic {
     CacheTraffic {
+        saved_millis: counted.saved_millis(all),
         client: counted.surface,
         hits: counted.hits,
         parent_hits: counted.parent_hits,
@@ -75,6 +77,18 @@ fn traffic(counted: Counted) -> CacheTraffic {
         made: counted.made,
         made_millis: counted.made_millis,
     }
+}
+
+fn warm(line: Line) -> CacheWarm {
+    let last_good = line.last_good();
+    let (mut fetching, mut error, mut next) = (None, None, None);
+    match line.standing {
+        Standing::Fetching { done } => fetching = Some(done),
+        Standing::Failing { error: why, next: when, .. } => (error, next) = (Some(why), Some(when)),
+        Standing::Waiting | Standing::Fresh { .. } => {}
+    }
+    let Line { list, kind, path, source, bytes, .. } = line;
+    CacheWarm { list, kind, path, source, bytes, fetching, last_good, error, next }
 }
 
 fn budget(report: Report) -> CacheBudget {
@@ -94,7 +108,11 @@ fn scopes(stat: &Stat, reports: Vec<Report>) -> Vec<CacheScope> {
         (scope.entries, scope.bytes) = (held.entries, held.bytes);
     }
     for counted in &stat.traffic {
-        scopes.entry(counted.scope.clone()).or_default().traffic.push(traffic(counted.clone()));
+        scopes
+            .entry(counted.scope.clone())
+            .or_default()
+            .traffic
+            .push(traffic(counted.clone(), &stat.traffic));
     }
     for report in reports {
         let scope = scopes.entry(report.scope.clone()).or_default();
@@ -121,6 +139,8 @@ impl Caches for CachePort {
                 .iter()
                 .map(|it| CacheMoment { at: it.at, hits: it.hits, misses: it.misses, writes: it.writes })
                 .collect(),
+            price_per_cpu_hour: stat.price_per_cpu_hour,
+            warm: stat.warm.into_iter().map(warm).collect(),
         })
     }
 

@@ -10,7 +10,7 @@ use forgeyard_formats::{access, toml_text};
 use forgeyard_model::access::{Access, HOME};
 use forgeyard_model::config::{FarmConfig, Flavors, RepositoryConfig};
 use forgeyard_model::resources::{Flavor, GpuRequest, Image, ImageRoot, Isolation, Pool};
-use forgeyard_model::rules::QueueRules;
+use forgeyard_model::rules::{Money, QueueRules};
 use forgeyard_model::who::ForgeId;
 use forgeyard_model::{ForgeName, Secret};
 use serde::Deserialize;
@@ -113,6 +113,11 @@ pub struct CacheConfig {
     /// Scopes of repositories whose scopes are not the usual ones.
     #[serde(default)]
     pub repositories: Vec<forgeyard_engine::caching::Scopes>,
+    /// What is fetched before jobs come.
+    #[serde(default)]
+    pub warm: Vec<forgeyard_cache::warm::List>,
+    /// What a CPU costs for an hour; by the prices of the queue when absent.
+    pub price_per_cpu_hour: Option<Money>,
     /// Forges whose tokens are exchanged for tokens of the cache.
     #[serde(default)]
     pub issuers: Vec<forgeyard_cache::identity::policy::Issuer>,
@@ -315,8 +320,40 @@ impl FileConfig {
             engine_path: engine.display().to_string(),
         };
         check(&config)?;
+        if let Some(cache) = &self.cache {
+            warm(cache, &config)?;
+        }
         Ok(config)
     }
+
+    /// What a CPU costs for an hour: as it is written, or the price of the shape of builds in the first pool that offers it,
+    /// for one of its CPUs.
+    pub fn price_per_cpu_hour(&self, farm: &FarmConfig) -> Option<Money> {
+        let written = self.cache.as_ref().and_then(|cache| cache.price_per_cpu_hour);
+        written.or_else(|| {
+            let flavor = farm.flavor(&farm.use_flavors.build)?;
+            let pool = farm.pools.iter().find(|pool| pool.flavors.contains(&flavor.name))?;
+            let Money(whole) = self.queue.per_hour(&pool.name, &flavor.name);
+            let part = whole.saturating_mul(1000).checked_div(u64::from(flavor.cpu_millis))?;
+            (part > 0).then_some(Money(part))
+        })
+    }
+}
+
+/// Lists of what is fetched beforehand must be such that it can be, for pools that there are.
+fn warm(cache: &CacheConfig, config: &FarmConfig) -> Result<()> {
+    forgeyard_cache::warm::check(&cache.warm)
+        .map_err(|error| Wrong::new(error.to_string()).fix("correct [[cache.warm]] in the configuration"))?;
+    for list in &cache.warm {
+        let known = |name: &String| config.pools.iter().any(|pool| pool.name.as_str() == name);
+        if let Some(pool) = list.pools.iter().find(|name| !known(name)) {
+            return wrong(format!(
+                "[[cache.warm]] `{}` is for the pool `{pool}`, which is not declared under [[pools]]",
+                list.name
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl FileConfig {
@@ -425,6 +462,35 @@ fn default_flavors(host: HostSize) -> Result<Vec<Flavor>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn price_of_a_cpu_is_written_or_that_of_a_build_for_one_of_its_cpus() {
+        let price = |text: &str| {
+            let file: FileConfig = toml_text::read("test", text).unwrap();
+            file.price_per_cpu_hour(&file.farm(HostSize { cpus: 4, memory_mib: 8192 }).unwrap())
+        };
+        assert_eq!(price(""), None);
+        assert_eq!(price("[[queue.prices]]\nflavor = 'gpu'\nper-hour = 8\n"), None, "another shape");
+        let by_queue = "[[queue.prices]]\nflavor = 'build'\nper-hour = 1\n";
+        assert_eq!(price(by_queue).unwrap().to_string(), "0.25");
+        let written = format!("[cache]\nprice-per-cpu-hour = 0.04\n{by_queue}");
+        let price = price(&written).unwrap();
+        assert_eq!(price.to_string(), "0.04");
+        assert_eq!(price.for_millis(90 * 60_000).to_string(), "0.06");
+        assert_eq!(price.for_millis(u64::MAX).rounded().to_string(), "204963823041.22");
+    }
+
+    #[test]
+    fn list_of_what_is_fetched_beforehand_names_a_pool_that_there_is() {
+        let farm = |pool: &str| {
+            let text = format!(
+                "[cache]\n[[cache.scopes]]\npath = 'pre'\n[[cache.warm]]\nname = 'a'\nscope = 'pre'\npools = ['{pool}']\n"
+            );
+            toml_text::read::<FileConfig>("test", &text).unwrap().farm(HostSize { cpus: 4, memory_mib: 8192 })
+        };
+        farm("local").unwrap();
+        assert!(farm("nowhere").unwrap_err().to_string().contains("pool `nowhere`"));
+    }
 
     #[test]
     fn an_empty_file_makes_a_whole_farm() {

@@ -9,8 +9,10 @@ use forgeyard_formats::{access, toml_text};
 const GITHUB: &str = include_str!("../../../docs/github.md");
 const QUEUE: &str = include_str!("../../../docs/queue.md");
 const CACHE_JOBS: &str = include_str!("../../../docs/cache-jobs.md");
-const PAGES: [(&str, &str); 5] = [
+const CACHE_PREWARM: &str = include_str!("../../../docs/cache-prewarm.md");
+const PAGES: [(&str, &str); 6] = [
     ("docs/cache-jobs.md", CACHE_JOBS),
+    ("docs/cache-prewarm.md", CACHE_PREWARM),
     ("docs/github.md", GITHUB),
     ("docs/queue.md", QUEUE),
     ("docs/from-cirun.md", include_str!("../../../docs/from-cirun.md")),
@@ -136,4 +138,14 @@ fn cache_of_the_page_about_jobs_is_read_and_its_scopes_fit() {
     for path in paths {
         assert!(CACHE_JOBS.contains(path), "{path}");
     }
+}
+
+#[test]
+fn lists_of_the_page_about_what_is_fetched_beforehand_are_read_and_can_be_fetched() {
+    let text = blocks(CACHE_PREWARM, "toml").concat();
+    let cache = toml_text::read::<FileConfig>("docs/cache-prewarm.md", &text).unwrap().cache.unwrap();
+    forgeyard_cache::warm::check(&cache.warm).unwrap();
+    let list = &cache.warm[0];
+    assert_eq!((list.git.len(), list.containers.len(), list.inputs.len()), (2, 1, 1));
+    assert!(cache.scopes.iter().any(|rule| rule.path == list.scope));
 }

@@ -382,11 +382,12 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
     for overlap in forgeyard_control::views::overlaps(&options.config) {
         eprintln!("warning: {overlap}");
     }
+    let price = file.price_per_cpu_hour(&options.config);
     let farm = start(options, recorder()?).await?;
     let cache = match file.cache.clone().filter(|_| whole) {
         Some(config) => {
             let (data, repositories) = (args.data.clone(), file.repositories.clone());
-            let begin = move || crate::commands::cache::start(&data, &config, &repositories);
+            let begin = move || crate::commands::cache::start(&data, &config, &repositories, price);
             Some(tokio::task::spawn_blocking(begin).await??)
         }
         None => None,

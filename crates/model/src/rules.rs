@@ -55,6 +55,20 @@ pub struct Money(pub u64);
 #[cfg(feature = "openapi")]
 crate::openapi::text_schema!(Money, "An amount, like `2.50`", r"^[0-9]+(\.[0-9]{1,6})?$");
 
+impl Money {
+    /// What so much time costs, when an hour costs this.
+    pub fn for_millis(self, millis: u64) -> Self {
+        let millionths = u128::from(self.0) * u128::from(millis) / 3_600_000;
+        Self(u64::try_from(millionths).unwrap_or(u64::MAX))
+    }
+
+    /// To the hundredth, for an amount that is an estimate.
+    #[must_use]
+    pub const fn rounded(self) -> Self {
+        Self((self.0.saturating_add(5_000)) / 10_000 * 10_000)
+    }
+}
+
 /// Text that is not an amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an amount: write digits, and at most six of them after a point, like \"2.50\"")]

@@ -149,9 +149,71 @@ pub struct CacheFacts {
     /// Requests that were not put to the cache, because it did not answer.
     #[serde(default)]
     pub alone: u64,
+    /// The same for each client that came.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<CacheClient>,
+    /// What the budget of the scope said at the end of the job, when it was missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold: Option<CacheCold>,
+}
+
+/// What one client of a job had of the build cache.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CacheClient {
+    /// The surface: `dav` and `s3` (sccache), `ccache`, `bazel`, `nix`, `kv`, `github`, `warm`.
+    pub client: String,
+    /// Reads that found something.
+    pub hits: u64,
+    /// Reads that found nothing.
+    pub misses: u64,
+    /// Entries that were stored.
+    pub stored: u64,
+    /// Writes that were refused.
+    pub denied: u64,
+    /// Bytes that came from the cache.
+    pub received_bytes: u64,
+    /// Bytes of the entries that were stored.
+    pub sent_bytes: u64,
+}
+
+/// A budget that is missed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CacheCold {
+    /// The cause, in one word: `denied`, `key-churn`, `evicted`…
+    pub cause: String,
+    /// The figures, and what to do.
+    pub text: String,
+}
+
+impl CacheClient {
+    /// For logs and pages.
+    pub fn text(&self) -> String {
+        let Self { client, hits, misses, stored, denied, received_bytes, sent_bytes } = self;
+        let mib = |bytes: &u64| *bytes as f64 / f64::from(1 << 20);
+        let refused = if *denied > 0 { format!(", {denied} refused") } else { String::new() };
+        format!(
+            "{client}: {hits} of {} hit, {stored} stored{refused}; {:.1} MiB received, {:.1} MiB sent",
+            hits.saturating_add(*misses),
+            mib(received_bytes),
+            mib(sent_bytes)
+        )
+    }
 }
 
 impl CacheFacts {
+    /// Most clients that are told of.
+    const SHOWN: usize = 12;
+
+    /// All that there is to say, a line each: the sum, each client, why it is cold.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.text()];
+        lines.extend(self.clients.iter().take(Self::SHOWN).map(CacheClient::text));
+        lines.extend(self.cold.iter().map(|cold| format!("cold ({}): {}", cold.cause, cold.text)));
+        lines
+    }
+
     /// For logs and pages.
     pub fn text(&self) -> String {
         let Self { hits, misses, stored, denied, alone, .. } = self;

@@ -20,7 +20,7 @@ fn answer(status: u16, kind: &'static str, body: impl Into<String>) -> Answer {
 const NIX: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 50\n";
 
 /// The word after `/-/` and what follows it.
-fn surface(path: &str) -> Option<(&str, &str)> {
+pub(crate) fn surface(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/-/").or_else(|| path.split_once("/-/").map(|(_, rest)| rest))?;
     Some(rest.split_once('/').unwrap_or((rest, "")))
 }

@@ -174,7 +174,7 @@ impl JobCache {
     }
 
     /// What went through, once it is known what the job may do.
-    pub(crate) fn facts(&self) -> Option<CacheFacts> {
+    pub(crate) async fn facts(&self) -> Option<CacheFacts> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let counts = self.relay.counts();
         Some(CacheFacts {
@@ -183,6 +183,8 @@ impl JobCache {
             stored: counts.writes,
             denied: counts.denied,
             alone: counts.alone,
+            clients: self.relay.clients(),
+            cold: self.relay.cold().await,
             ..given
         })
     }

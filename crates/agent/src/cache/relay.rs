@@ -4,11 +4,12 @@
 //! time counts as silence ([`Health`]); an answer that stops in the middle is cut off, which every client takes for a miss.
 //! Credentials of the job never go to the cache, and the token of the cache never to the job.
 
-use super::answers::without;
+use super::answers::{surface, without};
 use super::health::{Health, Went};
 use base64::Engine as _;
 use forgeyard_api::client::{ClientError, HttpOptions, http};
 use forgeyard_model::Secret;
+use forgeyard_model::verdict::{CacheClient, CacheCold};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -64,12 +65,33 @@ pub struct Counts {
     pub breaks: u64,
 }
 
+/// Clients that are counted by themselves, by the word of their surface in a path.
+const CLIENTS: [&str; 9] = ["dav", "s3", "ccache", "bazel", "nix", "kv", "github", "warm", "other"];
+
+/// Which of them a path is of.
+fn client_of(path: &str) -> usize {
+    let word = match surface(path) {
+        _ if path.starts_with("/twirp/") => "github",
+        _ if path.starts_with("/v2/") => "warm",
+        Some((word, _)) => word,
+        None => "other",
+    };
+    CLIENTS.iter().position(|known| *known == word).unwrap_or(CLIENTS.len() - 1)
+}
+
 #[derive(Default)]
-struct Counters {
+struct OfClient {
     hits: AtomicU64,
     misses: AtomicU64,
     writes: AtomicU64,
     denied: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+#[derive(Default)]
+struct Counters {
+    clients: [OfClient; CLIENTS.len()],
     alone: AtomicU64,
 }
 
@@ -142,16 +164,52 @@ impl Relay {
 
     /// What went through it.
     pub fn counts(&self) -> Counts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.shared.counters;
+        let sum = |of: fn(&OfClient) -> &AtomicU64| {
+            counters.clients.iter().map(|client| of(client).load(Ordering::Relaxed)).sum()
+        };
         Counts {
-            hits: of(&counters.hits),
-            misses: of(&counters.misses),
-            writes: of(&counters.writes),
-            denied: of(&counters.denied),
-            alone: of(&counters.alone),
+            hits: sum(|of| &of.hits),
+            misses: sum(|of| &of.misses),
+            writes: sum(|of| &of.writes),
+            denied: sum(|of| &of.denied),
+            alone: counters.alone.load(Ordering::Relaxed),
             breaks: self.shared.health.breaks(),
         }
+    }
+
+    /// The same for each client that came.
+    pub fn clients(&self) -> Vec<CacheClient> {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all = CLIENTS.iter().zip(&self.shared.counters.clients).map(|(name, counters)| CacheClient {
+            client: (*name).to_owned(),
+            hits: of(&counters.hits),
+            misses: of(&counters.misses),
+            stored: of(&counters.writes),
+            denied: of(&counters.denied),
+            received_bytes: of(&counters.received),
+            sent_bytes: of(&counters.sent),
+        });
+        all.filter(|one| one.hits + one.misses + one.stored + one.denied > 0).collect()
+    }
+
+    /// What the budget of the scope says, when it is missed. Asks the cache.
+    pub async fn cold(&self) -> Option<CacheCold> {
+        #[derive(serde::Deserialize)]
+        struct Said {
+            verdict: serde_json::Value,
+            text: String,
+        }
+        let upstream = self.shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        if self.shared.health.broken() {
+            return None;
+        }
+        let url = format!("{}/-/budget", upstream.address.trim_end_matches('/'));
+        let asked = self.shared.client.get(url).bearer_auth(upstream.token?.expose()).timeout(ANSWER);
+        let answered = asked.send().await.ok()?.error_for_status().ok()?;
+        let said: Said = serde_json::from_str(&answered.text().await.ok()?).ok()?;
+        let cause = said.verdict.get("cold")?.as_str()?.to_owned();
+        Some(CacheCold { cause, text: said.text })
     }
 }
 
@@ -304,23 +362,32 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
     };
-    count(&shared.counters, &parts.method, &path, &answered);
-    back(Arc::clone(shared), answered)
+    let client = client_of(&path);
+    if let Some(counters) = shared.counters.clients.get(client) {
+        count(counters, &parts.method, &path, &answered, size);
+    }
+    back(Arc::clone(shared), answered, client)
 }
 
 /// What came from the cache, to the job.
-fn back(shared: Arc<Shared>, answered: reqwest::Response) -> Response<Body> {
+fn back(shared: Arc<Shared>, answered: reqwest::Response, client: usize) -> Response<Body> {
     let status = answered.status();
+    let found = status.is_success();
     let headers: HeaderMap = answered
         .headers()
         .iter()
         .filter(|(name, _)| passed_on(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    let pieces = futures::stream::unfold(Some((shared, answered)), |state| async move {
+    let pieces = futures::stream::unfold(Some((shared, answered)), move |state| async move {
         let (shared, mut answered) = state?;
         match tokio::time::timeout(PAUSE, answered.chunk()).await {
-            Ok(Ok(Some(piece))) => Some((Ok(piece), Some((shared, answered)))),
+            Ok(Ok(Some(piece))) => {
+                if let Some(counters) = shared.counters.clients.get(client).filter(|_| found) {
+                    counters.received.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                }
+                Some((Ok(piece), Some((shared, answered))))
+            }
             Ok(Ok(None)) => {
                 shared.health.note(Went::Well);
                 None
@@ -341,7 +408,7 @@ fn back(shared: Arc<Shared>, answered: reqwest::Response) -> Response<Body> {
     response
 }
 
-fn count(counters: &Counters, method: &Method, path: &str, answered: &reqwest::Response) {
+fn count(counters: &OfClient, method: &Method, path: &str, answered: &reqwest::Response, size: Option<u64>) {
     let status = answered.status();
     let discarded = answered.headers().contains_key(DISCARDED);
     let counter = match *method {
@@ -349,7 +416,10 @@ fn count(counters: &Counters, method: &Method, path: &str, answered: &reqwest::R
         _ if path.ends_with(".sccache_check") || path.ends_with("/nix-cache-info") => return,
         Method::GET if status.is_success() => &counters.hits,
         Method::GET if status == StatusCode::NOT_FOUND => &counters.misses,
-        Method::PUT if status.is_success() && !discarded => &counters.writes,
+        Method::PUT if status.is_success() && !discarded => {
+            counters.sent.fetch_add(size.unwrap_or(0), Ordering::Relaxed);
+            &counters.writes
+        }
         Method::PUT => &counters.denied,
         _ => return,
     };
@@ -384,6 +454,21 @@ fn trouble(shared: &Arc<Shared>, went: Went) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_are_counted_for_the_client_that_their_path_is_of() {
+        for (path, client) in [
+            ("/-/dav/p/a", "dav"),
+            ("/iree/main/-/ccache/ab/cd", "ccache"),
+            ("/-/warm/git/x.git/HEAD", "warm"),
+            ("/v2/pre/warm/x/manifests/1", "warm"),
+            ("/twirp/github.actions.results.api.v1.CacheService/X", "github"),
+            ("/-/strange/x", "other"),
+            ("/x", "other"),
+        ] {
+            assert_eq!(CLIENTS[client_of(path)], client, "{path}");
+        }
+    }
 
     #[test]
     fn credentials_of_every_client_are_found() {

@@ -5,6 +5,7 @@
 //! A write that is not allowed is 403, or accepted and thrown away where the client would complain about 403.
 
 mod access;
+mod containers;
 mod resume;
 mod write;
 
@@ -72,6 +73,9 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
     if let Some(answered) = crate::github::answer(thread, conn, head).await {
         return answered;
     }
+    if let Some(answered) = containers::answer(thread, conn, head).await {
+        return answered;
+    }
     match (head.method, head.path.as_str()) {
         (Method::Get | Method::Head, "/healthz") => say(conn, core, head, 200, "ok\n").await,
         (Method::Get, "/metrics") => {
@@ -79,9 +83,13 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let text = core.figures.prometheus(&core.store.totals(), &core.store.uses(), damaged, scrubbed);
             let text = text + &watch::prometheus(&watch::reports(core, None));
             let tier = core.tier.as_ref().map(|tier| tier.stat().prometheus());
-            let text = text + &tier.unwrap_or_default() + &core.store.shrunk().prometheus();
+            let warm = core.warm.get().map(|warm| warm.prometheus((core.clock)()));
+            let saved = crate::figures::saved(&core.figures.all(), core.price.get().copied());
+            let text = text + &saved + &tier.unwrap_or_default() + &core.store.shrunk().prometheus();
+            let text = text + &warm.unwrap_or_default();
             say(conn, core, head, 200, &text).await
         }
+        (Method::Get, "/-/budget") => budget(core, conn, head).await,
         (_, "/v1/token") => crate::identity::answer(thread, conn, head).await,
         (_, path) if path.starts_with("/-/admin/") => {
             // these may read the whole log, and others share this thread
@@ -91,7 +99,21 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             let core = &*thread.core;
             say(conn, core, head, status, &text).await
         }
-        _ => say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv)/KEY\n").await,
+        _ => {
+            say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv|warm)/KEY\n").await
+        }
+    }
+}
+
+/// What the budget says of the scope of a token: for the job that holds it.
+async fn budget(core: &Core, conn: &mut Connection, head: &Head) -> Result<(), End> {
+    let scope = caller(core, head, (core.clock)()).claims.map(|claims| claims.scope);
+    let report = scope.and_then(|scope| watch::reports(core, Some(scope.as_str())).into_iter().next());
+    match report.and_then(|report| serde_json::to_string(&report).ok()) {
+        Some(text) => say(conn, core, head, 200, &(text + "\n")).await,
+        None => {
+            say(conn, core, head, 404, "the scope of this token has no budget, or this is no token\n").await
+        }
     }
 }
 
@@ -143,15 +165,15 @@ fn find(
     facts_only: bool,
 ) -> Option<(usize, (NameHash, Sent))> {
     let core = &*thread.core;
-    let refers = refers(kind, key);
+    let (refers, signed) = (refers(kind, key), is_signed(kind, key));
     let (mut entry, now) = (std::mem::take(&mut conn.entry), (core.clock)());
     let found = look(access, kind, key, |scope, name| {
-        if facts_only && !refers {
+        if facts_only && !signed {
             let facts = core.store.facts(name)?;
             let sent = |facts| (name, Sent::Found(Found { facts, place: Place::Buffer(0..0) }));
             return Ok(facts.map(sent));
         }
-        let whole = thread.checked.borrow().entry(name, now).filter(|_| !refers);
+        let whole = thread.checked.borrow().entry(name, now).filter(|_| !signed);
         match whole {
             Some(Whole { facts, placed, bytes: Some(bytes), .. }) if core.store.stands(name, &placed) => {
                 return Ok(Some((name, Sent::Kept(facts, bytes))));
@@ -163,7 +185,7 @@ fn find(
             }
             _ => {}
         }
-        let found = match refers {
+        let found = match signed {
             true => core.store.get(name, &mut entry)?.map(|found| (found, Stored::File)),
             false => core.store.get_stored(name, &mut entry)?,
         };
@@ -200,6 +222,11 @@ fn refers(kind: Kind, key: &str) -> bool {
     kind == Kind::Action || (kind == Kind::Nix && surface::is_narinfo(key))
 }
 
+/// Whether an entry may be signed when it is served, or [`refers`]: it is read as a whole then.
+fn is_signed(kind: Kind, key: &str) -> bool {
+    refers(kind, key) || (kind == Kind::Nix && crate::realisation::is_realisation(key))
+}
+
 async fn read(
     thread: &Thread,
     conn: &mut Connection,
@@ -216,7 +243,6 @@ async fn read(
         conn.begin(200, 0, head.keep_alive, &[("Content-Type", "application/octet-stream")]);
         return conn.send(None).await;
     }
-    let refers = refers(kind, key);
     let mut found = find(thread, conn, access, kind, key, facts_only);
     if found.is_none() && promise::bring(core, access, kind, key).await {
         found = find(thread, conn, access, kind, key, facts_only);
@@ -227,7 +253,7 @@ async fn read(
         return conn.send(None).await;
     };
     let sent = match (sent, access.signers.get(depth)) {
-        (Sent::Found(found), Some(Some(signer))) if refers => {
+        (Sent::Found(found), Some(Some(signer))) if is_signed(kind, key) => {
             Sent::Found(signer.sign(key, found, &mut conn.entry))
         }
         (sent, _) => sent,

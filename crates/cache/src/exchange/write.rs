@@ -6,6 +6,7 @@ use crate::connection::{Came, Connection, End, Incoming};
 use crate::http::{Head, Wrong};
 use crate::name::{Kind, Name, NameHash};
 use crate::promise::complete;
+use crate::realisation::Realisation;
 use crate::service::Core;
 use crate::shape;
 use crate::store::log::Durability;
@@ -71,6 +72,7 @@ pub(super) async fn put(
         _ => None,
     };
     let told = small.filter(|_| write.shape == Shape::NarInfo).and_then(nix::narinfo);
+    let realised = small.and_then(|bytes| Realisation::read(&name.key, bytes));
     let told_wrong = match &told {
         Some(info) => nar::verify(core, access, info).await.err(),
         None => None,
@@ -133,7 +135,14 @@ pub(super) async fn put(
         }
         Outcome::Same => (&counters.repeats, 200, ""),
         // nix#7882, and the same path compressed or signed in another way: nothing is wrong, and the first stays
-        Outcome::Kept if told.as_ref().is_some_and(|told| agrees(core, &name, told)) => {
+        Outcome::Kept
+            if told
+                .as_ref()
+                .is_some_and(|told| agrees(core, &name, nix::narinfo, |one| one.agrees(told)))
+                || realised.as_ref().is_some_and(|told| {
+                    agrees(core, &name, |bytes| Realisation::read(&name.key, bytes), |one| one.agrees(told))
+                }) =>
+        {
             (&counters.repeats, 200, "kept: the same path is here already\n")
         }
         Outcome::Kept => {
@@ -156,12 +165,12 @@ pub(super) async fn put(
 const CONTRADICTION: &str = "this path is here with another NarHash, which stays: it was built twice and is not reproducible. \
      Take the one that is here (`nix copy --from`), or have the entry removed (`forgeyard cache rm SCOPE --prefix KEY`)\n";
 
-/// Whether the `narinfo` that is here says the same of the path.
-fn agrees(core: &Core, name: &Name, told: &nix::NarInfo) -> bool {
+/// Whether what is here, once read, says the same.
+fn agrees<T>(core: &Core, name: &Name, read: impl Fn(&[u8]) -> Option<T>, same: impl Fn(&T) -> bool) -> bool {
     let mut buffer = Vec::new();
     let found = core.store.get(NameHash::of(name.scope.as_str(), name.kind, &name.key), &mut buffer);
     let Ok(Some(Found { place: Place::Buffer(range), .. })) = found else { return false };
-    buffer.get(range).and_then(nix::narinfo).is_some_and(|first| first.agrees(told))
+    buffer.get(range).and_then(read).is_some_and(|first| same(&first))
 }
 
 async fn say_after_body(conn: &mut Connection, head: &Head, status: u16, text: &str) -> Result<(), End> {

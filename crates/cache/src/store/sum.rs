@@ -28,7 +28,7 @@ impl Sum {
     pub const fn for_kind(kind: Kind) -> Self {
         match kind {
             Kind::Keyed | Kind::Sccache | Kind::Ccache | Kind::Action => Self::Blake3,
-            Kind::Content | Kind::Nix | Kind::Github | Kind::Artifact => Self::Sha256,
+            Kind::Content | Kind::Nix | Kind::Github | Kind::Artifact | Kind::Warm => Self::Sha256,
         }
     }
 

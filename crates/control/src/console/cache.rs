@@ -6,7 +6,7 @@ use super::shell::{Shell, Tab, page};
 use super::tone::{Tone, Word};
 use super::{routes, words};
 use forgeyard_api::cache::{
-    CacheBudget, CacheBudgetState, CacheEntries, CacheMoment, CacheScope, CacheTraffic, CacheView,
+    CacheBudget, CacheBudgetState, CacheEntries, CacheMoment, CacheScope, CacheTraffic, CacheView, CacheWarm,
 };
 use forgeyard_model::principal::Role;
 use forgeyard_model::{Explanation, Timestamp};
@@ -81,7 +81,7 @@ fn found(traffic: &CacheTraffic) -> u64 {
 
 /// What hits saved: so long the same entries took to make when they were missing.
 fn saved(traffic: &[CacheTraffic]) -> Option<Duration> {
-    let known: Vec<u64> = traffic.iter().filter_map(CacheTraffic::saved_millis).collect();
+    let known: Vec<u64> = traffic.iter().filter_map(|it| it.saved_millis).collect();
     let millis = known.iter().copied().fold(0, u64::saturating_add);
     (!known.is_empty()).then(|| Duration::from_millis(millis))
 }
@@ -100,7 +100,8 @@ fn whole(shell: &Shell, view: &CacheView) -> Markup {
             div.title-row { h2 { "Since its start" } code { (view.address) } }
             (blocks::facts(&[
                 ("Reads that hit", html! { (percent(found, reads)) " of " (reads) }),
-                ("Compiling saved", html! { @match saved(&all) { Some(time) => { "about " (words::duration(time)) } None => { "not known yet" } } }),
+                ("Work saved", html! { @match saved(&all) { Some(time) => { "about " (words::duration(time)) } None => { "not known yet" } } }),
+                ("Money saved", html! { (money(view, saved(&all))) }),
                 ("Sent", html! { (words::bytes(sum(view, |it| it.bytes_out))) }),
                 ("Stored", html! { (words::bytes(sum(view, |it| it.bytes_in))) " in " (sum(view, |it| it.writes)) " writes" }),
                 ("Entries", html! { (view.entries) }),
@@ -108,7 +109,11 @@ fn whole(shell: &Shell, view: &CacheView) -> Markup {
                 ("Oldest was used", html! { @match view.tail_idle_minutes { Some(minutes) => { (words::duration(Duration::from_secs(u64::from(minutes) * 60))) " ago" } None => { "not known" } } }),
                 ("Writes denied", html! { (sum(view, |it| it.denied)) }),
             ]))
-            p.quiet-text { "What was saved is an estimate: hits, times the mean time between a miss and the write of what was missing, for each scope and client." }
+            p.quiet-text {
+                "What was saved is an estimate: hits, times the mean time between a miss and the write of what was missing, for each scope and client"
+                @if let Some(price) = view.price_per_cpu_hour { "; money is that time at " (price) " for an hour of a CPU" }
+                "."
+            }
             (chart(&view.day, shell.now))
         }
         @if view.scopes.is_empty() {
@@ -119,6 +124,52 @@ fn whole(shell: &Shell, view: &CacheView) -> Markup {
             }))
         } @else {
             (table(view))
+        }
+        @if !view.warm.is_empty() { (warm(&view.warm, shell.now)) }
+    }
+}
+
+/// What was saved, at the price of a CPU.
+fn money(view: &CacheView, saved: Option<Duration>) -> Markup {
+    html! {
+        @match (view.price_per_cpu_hour, saved) {
+            (Some(price), Some(time)) => { "about " (price.for_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).rounded()) }
+            (Some(_), None) => { "not known yet" }
+            (None, _) => { "no price is set" }
+        }
+    }
+}
+
+/// What is fetched before jobs come.
+fn warm(things: &[CacheWarm], now: Timestamp) -> Markup {
+    let standing = |it: &CacheWarm| match (&it.error, it.fetching, it.last_good) {
+        (Some(_), ..) => Word::new(Tone::Bad, "failing"),
+        (None, Some(_), _) => Word::new(Tone::Waiting, "is fetched"),
+        (None, None, Some(_)) => Word::new(Tone::Good, "fresh"),
+        (None, None, None) => Word::new(Tone::Waiting, "waits"),
+    };
+    html! {
+        section.card {
+            h2 { "Fetched before jobs come" }
+            div.table-scroll { table.stack {
+                thead { tr {
+                    th scope="col" { "State" }
+                    th scope="col" { "What" }
+                    th scope="col" { "From" }
+                    th scope="col" { "Takes" }
+                    th scope="col" { "As of" }
+                } }
+                tbody { @for it in things { tr {
+                    td data-label="State" { (standing(it).badge()) }
+                    td data-label="What" { (words::visible(&it.kind)) div.sub { code { (words::visible(&it.path)) } } }
+                    td data-label="From" { (words::visible(&it.source)) @if let Some(why) = &it.error { div.sub { (words::visible(why)) } } }
+                    td.num data-label="Takes" { @match it.fetching { Some(done) if done > 0 => { (words::bytes(done)) " so far" } _ => { (words::bytes(it.bytes)) } } }
+                    td data-label="As of" {
+                        @match it.last_good { Some(at) => { (words::duration(now.since(at))) " ago" } None => { "never" } }
+                        @if let Some(next) = it.next { div.sub { "again in " (words::duration(next.since(now))) } }
+                    }
+                } } }
+            } }
         }
     }
 }

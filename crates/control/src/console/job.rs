@@ -328,7 +328,9 @@ fn seen(facts: &ExitFacts) -> Markup {
         seen.push(format!("peak memory {}", words::bytes(peak)));
     }
     if let Some(cache) = &facts.cache {
-        seen.push(format!("cache {}: {}", cache.scope, cache.text()));
+        let mut lines = cache.lines().into_iter();
+        seen.extend(lines.next().map(|sum| format!("cache {}: {sum}", cache.scope)));
+        seen.extend(lines.map(|line| format!("cache, {line}")));
     }
     if let Some(error) = &facts.supervisor_error {
         seen.push(format!("supervisor: {error}"));

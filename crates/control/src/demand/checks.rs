@@ -241,11 +241,28 @@ fn text(farm: &Farm, demands: &[&Demand], pipelines: &[HeldPipeline<'_>]) -> Tol
         let why = sentence(reason);
         summary.push_str(&format!("| pipeline {} | held | {} |\n", pipeline.id, cell(&why)));
     }
+    summary.push_str(&cached(farm, demands));
     let head = demands.first().map(|demand| head_key(&demand.repository, demand.head())).or_else(|| {
         pipelines.first().map(|held| head_key(&held.pipeline.event.repository, &held.pipeline.event.head_sha))
     });
     summary.push_str(&said(farm, head.as_deref()));
     Told { state, title, summary, first, asks: held > 0 }
+}
+
+/// What the jobs of a head that are over had of the build cache.
+fn cached(farm: &Farm, demands: &[&Demand]) -> String {
+    let mut text = String::new();
+    for demand in demands.iter().filter(|demand| demand.state.ended()) {
+        let Some(launch) = demand.launch else { continue };
+        for (number, line) in crate::views::cached(farm, launch).iter().enumerate() {
+            let name = if number == 0 { cell(&demand.name) } else { String::new() };
+            text.push_str(&format!("| {name} | {} |\n", cell(line)));
+        }
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("\n| job | build cache |\n|---|---|\n{text}"),
+    }
 }
 
 /// What was said of a head, and what was answered to the last person who tried and may not.

@@ -2,7 +2,8 @@
 
 use super::NOW;
 use forgeyard_api::cache::{
-    CacheBudget, CacheBudgetState, CacheEntries, CacheEntry, CacheMoment, CacheScope, CacheTraffic, CacheView,
+    CacheBudget, CacheBudgetState, CacheEntries, CacheEntry, CacheMoment, CacheScope, CacheTraffic,
+    CacheView, CacheWarm,
 };
 use forgeyard_model::Timestamp;
 
@@ -18,6 +19,7 @@ fn traffic(client: &str, hits: u64, parent_hits: u64, misses: u64, writes: u64) 
         bytes_in: writes * 64_000,
         made: writes,
         made_millis: writes * 3_400,
+        saved_millis: (writes > 0).then_some((hits + parent_hits) * 3_400 / 2),
         ..CacheTraffic::default()
     }
 }
@@ -60,8 +62,54 @@ pub fn cache() -> CacheView {
         entries: 50_258,
         tail_idle_minutes: Some(8_130),
         scopes: vec![main, fork, cold],
+        price_per_cpu_hour: Some("0.04".parse().unwrap()),
+        warm: warm(),
         day: (0..90).rev().filter(|number| number % 13 != 0).map(quarter).collect(),
     }
+}
+
+/// One of each kind: fresh, being fetched, failing.
+fn warm() -> Vec<CacheWarm> {
+    let ago = |minutes: i64| Timestamp::from_micros(NOW.as_micros() - minutes * 60_000_000);
+    let thing = |kind: &str, path: &str, source: &str, bytes: u64| CacheWarm {
+        list: "kestrel".to_owned(),
+        kind: kind.to_owned(),
+        path: path.to_owned(),
+        source: source.to_owned(),
+        bytes,
+        fetching: None,
+        last_good: Some(ago(12)),
+        error: None,
+        next: None,
+    };
+    let mirror = thing(
+        "git",
+        "/pre/kestrel/-/warm/git/kestrel.git",
+        "https://git.example.org/kestrel-sim/kestrel.git",
+        812 << 20,
+    );
+    let image = thing(
+        "container",
+        "/v2/pre/kestrel/warm/docker.io/library/ubuntu:24.04",
+        "docker.io/library/ubuntu:24.04",
+        0,
+    );
+    let input = thing(
+        "input",
+        "/pre/kestrel/-/warm/sha256/9a129038d9a00aed",
+        "https://models.example.org/weights.bin",
+        0,
+    );
+    vec![
+        mirror,
+        CacheWarm { fetching: Some(17 << 20), last_good: None, ..image },
+        CacheWarm {
+            last_good: None,
+            error: Some("https://models.example.org/weights.bin: its source answers 404 Not Found; correct its address".to_owned()),
+            next: Some(Timestamp::from_micros(NOW.as_micros() + 240_000_000)),
+            ..input
+        },
+    ]
 }
 
 /// Entries of a scope, two of many.

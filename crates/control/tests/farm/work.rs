@@ -149,6 +149,7 @@ pub fn why(view: &JobView) -> Why {
         next: next.to_owned(),
         lines: Vec::new(),
         allowed_by: vec!["kestrel-main".to_owned()],
+        cache: Vec::new(),
     }
 }
 

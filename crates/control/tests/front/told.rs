@@ -56,3 +56,28 @@ async fn held_job_is_told_with_what_is_missing_and_its_end_closes_the_check_run(
     assert_eq!(checks(&world).len(), 1, "the same check run says it");
     world.plane.stop().await;
 }
+
+/// A cache that went cold is seen where people look: in the check run, and in the answer to why.
+#[tokio::test(flavor = "multi_thread")]
+async fn job_that_is_over_is_told_with_what_it_had_of_the_cache_and_why_that_is_cold() {
+    let mut world = World::new().await;
+    let (_, jobs) = world.push(vec![world.job("build")]).await;
+    world.until(jobs[0], "launching").await;
+    let mut known = Checks::default();
+    tell(&world, &mut known).await;
+    assert!(!format!("{:?}", checks(&world)).contains("build cache"));
+    let (machine, program) = world.listen().await;
+    machine.work(&program).await;
+    world.twin.advance(Duration::from_secs(2)).await;
+    let demand = world.until(jobs[0], "ended").await;
+    world.gone(machine.runner).await;
+    tell(&world, &mut known).await;
+    let told = format!("{:?}", checks(&world));
+    let job = demand.launch.unwrap();
+    let why = forgeyard_control::views::cached(&world.plane.app.core.read(), job);
+    for line in ["8 of 10 reads hit", "ccache: 8 of 10 hit", "cold (denied): writes are denied"] {
+        assert!(told.contains(line), "{line}: {told}");
+        assert!(why.iter().any(|said| said.contains(line)), "{line}: {why:?}");
+    }
+    world.plane.stop().await;
+}

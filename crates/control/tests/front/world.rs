@@ -17,7 +17,7 @@ use forgeyard_model::registration::{Registration, TakenAnswer};
 use forgeyard_model::resources::RunnerOffer;
 use forgeyard_model::runner::{Runner, RunnerState};
 use forgeyard_model::site::DesiredRunner;
-use forgeyard_model::verdict::{ExitFacts, StepFacts};
+use forgeyard_model::verdict::{CacheClient, CacheCold, CacheFacts, ExitFacts, StepFacts};
 use forgeyard_model::{ForgeName, RunnerId, Secret, Timestamp};
 use forgeyard_testkit::build::name;
 use std::collections::BTreeSet;
@@ -399,7 +399,18 @@ impl Machine {
             exit_code: Some(exit_code),
             signal: None,
         };
-        let facts = ExitFacts { steps: vec![step], ..ExitFacts::default() };
+        let client =
+            CacheClient { client: "ccache".to_owned(), hits: 8, misses: 2, ..CacheClient::default() };
+        let cold = CacheCold { cause: "denied".to_owned(), text: "writes are denied".to_owned() };
+        let cache = CacheFacts {
+            scope: "github/1/main".to_owned(),
+            hits: 8,
+            misses: 2,
+            clients: vec![client],
+            cold: Some(cold),
+            ..CacheFacts::default()
+        };
+        let facts = ExitFacts { steps: vec![step], cache: Some(cache), ..ExitFacts::default() };
         self.agent.client.finish(&self.agent.session, &facts).await
     }
 

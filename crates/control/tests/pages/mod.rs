@@ -234,6 +234,12 @@ fn standing(text: &str, shell: &Shell, names: &Names) -> Vec<(&'static str, Mark
             (budget.text, budget.cause) = (text.to_owned(), Some(text.to_owned()));
         }
     }
+    for it in &mut cached.warm {
+        for place in [&mut it.list, &mut it.kind, &mut it.path, &mut it.source] {
+            text.clone_into(place);
+        }
+        it.error = it.error.as_ref().map(|_| text.to_owned());
+    }
     let mut kept = farm::caches::entries();
     for entry in &mut kept.entries {
         entry.kind = text.to_owned();

@@ -38,6 +38,8 @@ impl Caches for Simulated {
             tail_idle_minutes: None,
             scopes: vec![scope],
             day: Vec::new(),
+            price_per_cpu_hour: None,
+            warm: Vec::new(),
         })
     }
 

@@ -3,7 +3,7 @@
 //! Beside the farm's data lies the folder `cache`: `token.key` (who has it can make tokens), `authority.json` (what the
 //! cache goes by) and `store`. The scopes come from `[cache]` in forgeyard.toml.
 
-use crate::config::{CacheConfig, FileConfig};
+use crate::config::{CacheConfig, FileConfig, HostSize};
 use crate::output::{self, Wrong, table_or};
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
@@ -24,6 +24,7 @@ use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_control::clock::Clock;
 use forgeyard_model::Secret;
 use forgeyard_model::config::RepositoryConfig;
+use forgeyard_model::rules::Money;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ pub struct AdminArgs {
     cache: String,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
     place: PlaceArgs,
 }
@@ -91,8 +92,11 @@ pub enum CacheCommand {
     /// Run a command with the cache: sccache, ccache, Bazel, Nix and GitHub's clients find it in their environment. A
     /// cache that is gone, hangs or fails is an empty one, so the command does not suffer from it.
     Relay(super::relay::RelayArgs),
-    /// Show what the scopes hold and how they are hit.
+    /// Show what the scopes hold, how they are hit, and what that saves.
     Stat(AdminArgs),
+    /// Fetch what [[cache.warm]] names now: mirrors of repositories, containers, inputs. The cache does the same by itself,
+    /// on its schedule. Ends with 1 when a source fails.
+    Prewarm(super::prewarm::PrewarmArgs),
     /// Look whether a scope is hit as often as its budget asks for. Ends with 1 and the cause when it is not.
     Check {
         /// The scope.
@@ -246,8 +250,13 @@ fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
     ))
 }
 
-/// Starts the cache as configured. Blocks while the index is read.
-pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig]) -> Result<Running> {
+/// Starts the cache as configured, with what a CPU costs for an hour. Blocks while the index is read.
+pub fn start(
+    data: &Path,
+    config: &CacheConfig,
+    repositories: &[RepositoryConfig],
+    price: Option<Money>,
+) -> Result<Running> {
     let key = signing_key(data)?;
     let public = forgeyard_cache::authority::public_text(&key.verifying_key());
     let scopes = crate::caching::rules(scopes(config)?, config, repositories)?;
@@ -282,7 +291,15 @@ pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig
         scrub_bytes: service::SCRUB_BYTES,
         clock: Arc::new(move || clock.now()),
     };
-    let running = service::start_with(options, Some(Minter { id: KEY.to_owned(), key }))?;
+    let mut running = service::start_with(options, Some(Minter { id: KEY.to_owned(), key }))?;
+    if let Some(price) = price {
+        running.price(price);
+    }
+    if !config.warm.is_empty() {
+        let fix = "correct [[cache.warm]] in the configuration";
+        let started = running.warm(config.warm.clone(), folder(data).join("mirrors"));
+        started.map_err(|error| Wrong::new(error.to_string()).fix(fix))?;
+    }
     println!("cache:   http://{}/", running.address);
     Ok(running)
 }
@@ -321,7 +338,7 @@ pub(crate) struct Admin {
 }
 
 impl AdminArgs {
-    fn admin(&self) -> Result<Admin> {
+    pub(super) fn admin(&self) -> Result<Admin> {
         let token = match std::env::var("FORGEYARD_CACHE_TOKEN") {
             Ok(token) => Secret::new(token),
             Err(_) => {
@@ -418,7 +435,34 @@ fn stat_table(stat: &Stat) -> String {
     ];
     table_or("nothing was asked since the start", &head, &rows)
         + &room_line(stat)
+        + &saved_line(stat)
         + &stat.tier.as_ref().map_or_else(String::new, tier_line)
+        + &super::prewarm::failing(&stat.warm)
+}
+
+/// A time in the two largest units that it has.
+fn span(millis: u64) -> String {
+    let seconds = millis / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// What hits saved: bytes, time, and money where an hour has a price.
+fn saved_line(stat: &Stat) -> String {
+    let sent = stat.traffic.iter().map(|one| one.bytes_out).fold(0, u64::saturating_add);
+    let known: Vec<u64> = stat.traffic.iter().filter_map(|one| one.saved_millis(&stat.traffic)).collect();
+    if known.is_empty() {
+        return format!("\n\nsaved: {} sent; not known yet how much work that is\n", size(sent));
+    }
+    let millis = known.into_iter().fold(0, u64::saturating_add);
+    let money = stat.price_per_cpu_hour.map_or_else(
+        || "; `price-per-cpu-hour` in [cache] makes it an amount of money".to_owned(),
+        |price| format!(", {} at {price} for an hour of a CPU", price.for_millis(millis).rounded()),
+    );
+    format!("\n\nsaved: {} sent, about {} of work{money}\n", size(sent), span(millis))
 }
 
 /// What is on disk, and what compression saves of it.
@@ -490,9 +534,14 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
         CacheCommand::Run(place) => {
             crate::farm::logging("info");
             let file = FileConfig::read(place.config.as_deref())?;
+            // a cache alone needs none of the farm's files, which may be wrong or absent here
+            let farm = file.farm(HostSize::here()).ok();
+            let price = farm.and_then(|farm| file.price_per_cpu_hour(&farm));
+            let price = price.or_else(|| file.cache.as_ref()?.price_per_cpu_hour);
             let (config, repositories) = (file.cache.unwrap_or_default(), file.repositories);
             let data = crate::farm::folder(&place.data)?;
-            let running = tokio::task::spawn_blocking(move || start(&data, &config, &repositories)).await??;
+            let begin = move || start(&data, &config, &repositories, price);
+            let running = tokio::task::spawn_blocking(begin).await??;
             crate::farm::wait_for_signal().await;
             tokio::task::spawn_blocking(move || running.stop()).await??;
             Ok(ExitCode::SUCCESS)
@@ -532,6 +581,7 @@ pub async fn run(command: CacheCommand) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         CacheCommand::Relay(args) => super::relay::run(args).await,
+        CacheCommand::Prewarm(args) => super::prewarm::run(args).await,
         CacheCommand::Stat(args) => {
             let stat: Stat =
                 serde_json::from_str(&args.admin()?.ask(reqwest::Method::GET, "stat", &[]).await?)?;

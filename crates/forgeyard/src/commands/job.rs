@@ -165,6 +165,9 @@ pub fn reason_text(name: &str, id: &str, why: &Why) -> String {
         let _ = writeln!(text, "  {number:>6} | {}", line.text);
     }
     let _ = writeln!(text, "next: {}", why.next);
+    for (number, line) in why.cache.iter().enumerate() {
+        let _ = writeln!(text, "{:<8}{line}", if number == 0 { "cache:" } else { "" });
+    }
     if !why.allowed_by.is_empty() {
         let _ = writeln!(text, "allowed by: {}", why.allowed_by.join(", "));
     }

@@ -17,6 +17,7 @@ pub mod image;
 pub mod job;
 pub mod lease;
 pub mod pool;
+pub mod prewarm;
 pub mod relay;
 pub mod run;
 pub mod runner;

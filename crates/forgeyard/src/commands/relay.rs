@@ -83,18 +83,28 @@ pub async fn run(args: RelayArgs) -> Result<ExitCode> {
     environment.insert("FORGEYARD_BAZELRC".to_owned(), home.path().join(".bazelrc").display().to_string());
     environment
         .insert("SCCACHE_SERVER_UDS".to_owned(), home.path().join("sccache.socket").display().to_string());
+    let told = async |relay: &Relay| {
+        eprintln!("{}", said(relay.counts()));
+        let clients = relay.clients();
+        for client in clients.iter().filter(|_| clients.len() > 1) {
+            eprintln!("cache, {}", client.text());
+        }
+        if let Some(cold) = relay.cold().await {
+            eprintln!("cache, cold ({}): {}", cold.cause, cold.text);
+        }
+    };
     let Some((program, arguments)) = args.command.split_first() else {
         for (name, value) in &environment {
             println!("export {name}={}", quoted(value));
         }
         crate::farm::wait_for_signal().await;
-        eprintln!("{}", said(relay.counts()));
+        told(&relay).await;
         return Ok(ExitCode::SUCCESS);
     };
     let mut command = tokio::process::Command::new(program);
     command.args(arguments).env_remove("FORGEYARD_CACHE_TOKEN").envs(&environment);
     let ended = command.status().await.with_context(|| Wrong::new(format!("cannot start {program}")))?;
-    eprintln!("{}", said(relay.counts()));
+    told(&relay).await;
     let code = ended.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }

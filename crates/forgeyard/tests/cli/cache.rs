@@ -44,13 +44,13 @@ fn public_key_of_a_scope_is_printed_for_its_readers_and_the_secret_never() {
 }
 
 /// A cache that runs by itself and ends with the test.
-struct Cache {
+pub struct Cache {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Cache {
-    fn start(data: &str, file: &str) -> Self {
+    pub fn start(data: &str, file: &str) -> Self {
         let mut child = program(&["cache", "run", "--data", data, "--config", file])
             .stdout(Stdio::piped())
             .spawn()

@@ -7,6 +7,7 @@ mod cache;
 mod connect;
 mod help;
 mod offline;
+mod prewarm;
 mod reload;
 mod rig;
 mod starting;
