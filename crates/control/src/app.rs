@@ -1,7 +1,7 @@
 //! What every handler and worker of the control plane shares.
 
 use crate::caches::Cache;
-use crate::caching::Caching;
+use crate::caching::Tokens;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::demand::Sources;
@@ -61,8 +61,8 @@ pub struct App {
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
-    /// The build cache that jobs get, when there is one.
-    pub caching: Option<Arc<dyn Caching>>,
+    /// Tokens of the build cache that jobs get, when there is one.
+    pub caching: Option<Arc<Tokens>>,
     /// Cancelled when the control plane ends: what would wait longer must not hold it up.
     pub stop: CancellationToken,
 }

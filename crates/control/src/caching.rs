@@ -2,37 +2,44 @@
 //! taken back.
 //!
 //! The cache is another service with another key, and this crate does not know the form of its tokens. [`Caching`] is all
-//! that it needs of them. Control and cache share the small *authority* and nothing else: what is revoked and which scopes
+//! that it needs of them. Control and cache share the small *authority* and nothing else: whose tokens hold and which scopes
 //! are closed is written there, and the cache goes by it without asking.
 //!
-//! - **A token is of one attempt.** Its id derives from the attempt, so asking again gives the same one.
-//! - **It ends with the attempt**: [`run`] takes back the tokens of attempts that ended. After a restart it looks at all that
-//!   could still hold; taking back twice changes nothing. Should control be down, the token ends with the time limit.
+//! - **A token is of one attempt.** Its id is that of the attempt, so asking again gives the same one.
+//! - **It ends with the attempt**, because it holds only while the attempt is in the list of live ones ([`Tokens`]). [`run`]
+//!   writes the list when the farm's index of live attempts is another one. It is made from the farm alone, so a restart needs
+//!   to remember nothing, and the past costs nothing. Should control be down, the token ends with the time limit.
+//! - **It is handed out after it was listed**, and what is listed is read under the same lock as it is written: an attempt
+//!   that ended meanwhile gets no token, and an older list never follows a newer one.
 //! - **A pull request that is closed** loses its scope before its delivery is settled, so a crash between the two does it
 //!   again. What a lost delivery leaves is taken away by the age limit of the scope.
 
 use crate::app::App;
+use crate::core::Core;
 use forgeyard_engine::caching::{Given, Scopes, of_event, of_run};
 use forgeyard_engine::farm::Farm;
-use forgeyard_model::attempt::{Attempt, AttemptState};
+use forgeyard_model::attempt::Attempt;
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::forge::Repository;
 use forgeyard_model::registration::TakenAnswer;
-use forgeyard_model::{Explanation, Owner, Secret, Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
+use forgeyard_model::{AttemptId, Explanation, Owner, Secret, Timestamp};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// What a machine may take to be made, beyond the time limit of its job.
 const BEFORE: Duration = Duration::from_secs(1800);
-/// How often the ends of attempts are looked for, at most.
+/// How often the list of live attempts is written, at most; but for an attempt that gets its token.
 const EVERY: Duration = Duration::from_millis(300);
+/// How often it is compared with what is on disk: somebody else may have written there.
+const SLOWLY: Duration = Duration::from_secs(5);
 
 /// A token that is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its id.
-    pub id: String,
+    /// The attempt that it is for, whose id it bears.
+    pub attempt: AttemptId,
     /// What it is for.
     pub given: Given,
     /// The scopes of the repository.
@@ -61,22 +68,57 @@ pub trait Caching: Send + Sync {
     /// Scopes of a repository.
     fn scopes(&self, repository: &Repository) -> Scopes;
     /// Makes a token, and sees to it that its scope exists and is open.
-    fn mint(&self, wanted: &Wanted) -> std::io::Result<Minted>;
-    /// Takes tokens back. The time is that at which a token would end by itself.
-    fn revoke(&self, tokens: &BTreeMap<String, Timestamp>, now: Timestamp) -> std::io::Result<()>;
+    fn mint(&self, wanted: &Wanted) -> io::Result<Minted>;
+    /// Sees to it that the tokens of these attempts hold, and of no others. In the order of their ids.
+    fn list(&self, live: &[AttemptId]) -> io::Result<()>;
     /// A pull request is closed: what it wrote goes.
-    fn close(&self, repository: &Repository, number: u64) -> std::io::Result<()>;
+    fn close(&self, repository: &Repository, number: u64) -> io::Result<()>;
+}
+
+/// The tokens of live attempts.
+pub struct Tokens {
+    caching: Arc<dyn Caching>,
+    /// What was listed last.
+    listed: Mutex<Option<Vec<AttemptId>>>,
+}
+
+impl Tokens {
+    /// Those of this cache.
+    pub fn new(caching: Arc<dyn Caching>) -> Self {
+        Self { caching, listed: Mutex::default() }
+    }
+
+    /// The cache.
+    pub fn caching(&self) -> &dyn Caching {
+        &*self.caching
+    }
+
+    /// Makes a token. Nothing when its attempt is not live any more. Blocks.
+    pub fn mint(&self, core: &Core, wanted: &Wanted) -> io::Result<Option<Minted>> {
+        // The scope before the list: the cache knows the scope of every token that it sees listed.
+        let minted = self.caching.mint(wanted)?;
+        let live = self.list(core, false)?;
+        Ok(live.binary_search(&wanted.attempt).is_ok().then_some(minted))
+    }
+
+    /// Lists the attempts that are live now, when that is not what was listed last, or in any case.
+    fn list(&self, core: &Core, anyway: bool) -> io::Result<Vec<AttemptId>> {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let live: Vec<AttemptId> = core.read().index.live_attempts.iter().copied().collect();
+        if anyway || listed.as_ref() != Some(&live) {
+            // What is on disk after a failure is not known.
+            *listed = None;
+            self.caching.list(&live)?;
+            *listed = Some(live.clone());
+        }
+        Ok(live)
+    }
 }
 
 /// When the token of an attempt ends by itself.
 fn end(farm: &Farm, attempt: &Attempt) -> Timestamp {
     let limit = farm.runners.get(&attempt.runner).map_or(24 * 3600, |runner| runner.shape.time_limit_seconds);
     attempt.placed_at.plus(BEFORE + Duration::from_secs(limit))
-}
-
-/// Id of the token of an attempt.
-fn id(attempt: &Attempt) -> String {
-    attempt.id.to_string()
 }
 
 /// Why an attempt gets none.
@@ -123,7 +165,7 @@ pub fn wanted(
         }
     };
     Ok(Wanted {
-        id: id(attempt),
+        attempt: attempt.id,
         given,
         scopes,
         principal: format!("{}.{}", attempt.job, attempt.fence),
@@ -132,40 +174,29 @@ pub fn wanted(
     })
 }
 
-/// Takes back the tokens of attempts that ended, until told to stop.
+/// Keeps the list of live attempts, until told to stop.
 pub async fn run(app: App, stop: CancellationToken) {
-    let Some(caching) = app.caching.clone() else { return };
-    let mut done: BTreeSet<String> = BTreeSet::new();
+    let Some(tokens) = app.caching.clone() else { return };
     let mut version = app.core.version();
+    let mut anyway = true;
     loop {
         version.borrow_and_update();
-        let now = app.clock.now();
-        let ended: BTreeMap<String, Timestamp> = {
-            let farm = app.core.read();
-            let ended = farm.attempts.values().filter(|attempt| attempt.state == AttemptState::Ended);
-            let all: BTreeMap<String, Timestamp> = ended
-                .map(|attempt| (id(attempt), end(&farm, attempt)))
-                .filter(|(_, end)| *end > now)
-                .collect();
-            done.retain(|id| all.contains_key(id));
-            all.into_iter().filter(|(id, _)| !done.contains(id)).collect()
-        };
-        if !ended.is_empty() {
-            match caching.revoke(&ended, now) {
-                Ok(()) => done.extend(ended.into_keys()),
-                Err(error) => tracing::warn!(%error, "tokens of the cache could not be taken back yet"),
-            }
+        let (tokens, core) = (Arc::clone(&tokens), app.core.clone());
+        let listed = tokio::task::spawn_blocking(move || tokens.list(&core, anyway)).await;
+        let listed = listed.unwrap_or_else(|error| Err(io::Error::other(error)));
+        if let Err(error) = &listed {
+            tracing::warn!(%error, "the live tokens of the cache could not be listed yet");
         }
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = app.clock.sleep(EVERY) => {}
         }
-        tokio::select! {
+        anyway = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            _ = version.changed() => {}
-            () = app.clock.sleep(Duration::from_secs(5)) => {}
-        }
+            _ = version.changed() => listed.is_err(),
+            () = app.clock.sleep(SLOWLY) => true,
+        };
     }
 }

@@ -170,7 +170,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         secure: options.tls.is_some() || https,
         metrics: options.metrics,
         artifact_limit: options.artifact_limit,
-        caching: options.caching,
+        caching: options.caching.map(|caching| Arc::new(crate::caching::Tokens::new(caching))),
         stop: stop.clone(),
     };
     let first_start = admin(&app).await?;

@@ -62,6 +62,7 @@ pub fn claims(scope: &str, access: Access) -> Claims {
         expires_at: Timestamp::from_micros(NOW + 3_600_000_000),
         epoch: 0,
         cold: false,
+        listed: false,
         run: Some(format!("run of {scope}")),
     }
 }

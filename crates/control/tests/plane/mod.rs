@@ -25,6 +25,7 @@ use forgeyard_blobs::BlobStore;
 use forgeyard_blobs::DiskStore;
 use forgeyard_control::app::App;
 use forgeyard_control::caches::Caches;
+use forgeyard_control::caching::Caching;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::Connections;
 use forgeyard_control::rules::RuleSource;
@@ -59,6 +60,7 @@ pub struct Setup {
     pub forges: Connections,
     pub clock: Clock,
     pub cache: Option<Arc<dyn Caches>>,
+    pub caching: Option<Arc<dyn Caching>>,
     pub rules: Option<Arc<dyn RuleSource>>,
 }
 
@@ -74,6 +76,7 @@ impl Setup {
             forges: Connections::default(),
             clock: Clock::system(),
             cache: None,
+            caching: None,
             rules: None,
         }
     }
@@ -141,7 +144,7 @@ impl Setup {
             rules: self.rules.clone(),
             started_by: "tests".to_owned(),
             artifact_limit: 8 << 20,
-            caching: None,
+            caching: self.caching.clone(),
             clock: self.clock.clone(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };
