@@ -4,8 +4,8 @@
 
 mod plane;
 
-use forgeyard_control::caching::{Caching, Minted, Wanted};
-use forgeyard_engine::caching::Scopes;
+use forgeyard_control::cache_tokens::{CacheTokens, Minted, Wanted};
+use forgeyard_engine::cache_scopes::Scopes;
 use forgeyard_model::forge::Repository as Forge;
 use forgeyard_model::{AttemptId, Secret};
 use plane::agent::Agent;
@@ -32,7 +32,7 @@ impl Simulated {
     }
 }
 
-impl Caching for Simulated {
+impl CacheTokens for Simulated {
     fn scopes(&self, repository: &Forge) -> Scopes {
         Scopes::usual(&repository.forge, repository.id)
     }
@@ -55,7 +55,8 @@ impl Caching for Simulated {
 #[tokio::test(flavor = "multi_thread")]
 async fn token_of_an_attempt_is_listed_when_it_is_given_and_not_after_the_attempt_ended() {
     let (cache, repository) = (Arc::new(Simulated::default()), Repository::new());
-    let mut setup = Setup { caching: Some(cache.clone()), ..Setup::new() }.with_source(&repository.source());
+    let mut setup =
+        Setup { cache_tokens: Some(cache.clone()), ..Setup::new() }.with_source(&repository.source());
     let plane = setup.start().await;
     let mut site = Site::join(&plane).await;
     plane.begin("push", &repository.pushed(&repository.head())).await;

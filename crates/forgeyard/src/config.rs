@@ -105,7 +105,7 @@ pub struct CacheConfig {
     pub address: Option<String>,
     /// Scopes of repositories whose scopes are not the usual ones.
     #[serde(default)]
-    pub repositories: Vec<forgeyard_engine::caching::Scopes>,
+    pub repositories: Vec<forgeyard_engine::cache_scopes::Scopes>,
     /// Forges whose tokens are exchanged for tokens of the cache.
     #[serde(default)]
     pub issuers: Vec<forgeyard_cache::identity::policy::Issuer>,

@@ -255,7 +255,7 @@ fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
 pub fn start(data: &Path, config: &CacheConfig, repositories: &[RepositoryConfig]) -> Result<Running> {
     let key = signing_key(data)?;
     let public = forgeyard_cache::authority::public_text(&key.verifying_key());
-    let scopes = crate::caching::rules(scopes(config)?, config, repositories)?;
+    let scopes = crate::cache_tokens::rules(scopes(config)?, config, repositories)?;
     let (authority, _) = change_authority(data, |snapshot| {
         snapshot.keys.insert(KEY.to_owned(), public);
         snapshot.scopes = scopes;

@@ -14,9 +14,9 @@ use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
 use forgeyard_cache::signature::with_keys;
 use forgeyard_cache::token::{self, Access, Claims};
-use forgeyard_control::caching::{Caching, Minted, Wanted};
+use forgeyard_control::cache_tokens::{CacheTokens, Minted, Wanted};
 use forgeyard_control::clock::Clock;
-use forgeyard_engine::caching::Scopes;
+use forgeyard_engine::cache_scopes::Scopes;
 use forgeyard_model::AttemptId;
 use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::forge::Repository;
@@ -30,7 +30,7 @@ const PULL_DAYS: u32 = 7;
 const CLOSED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// See the module.
-pub struct FarmCaching {
+pub struct FarmTokens {
     data: PathBuf,
     address: String,
     key: SigningKey,
@@ -103,7 +103,7 @@ pub fn rules(
     Ok(all)
 }
 
-impl FarmCaching {
+impl FarmTokens {
     /// That of a farm with a cache; none where jobs are to have none.
     pub fn open(data: &Path, config: &CacheConfig) -> Result<Option<Self>> {
         if !config.jobs.unwrap_or(true) {
@@ -158,7 +158,7 @@ fn nix_keys(snapshot: &Snapshot, scope: &ScopePath) -> Vec<String> {
         .collect()
 }
 
-impl Caching for FarmCaching {
+impl CacheTokens for FarmTokens {
     fn scopes(&self, repository: &Repository) -> Scopes {
         scopes_of(&self.declared, &repository.forge, repository.id)
     }
@@ -216,19 +216,19 @@ mod tests {
     use super::*;
     use forgeyard_model::Id as _;
 
-    fn caching(data: &Path) -> FarmCaching {
-        FarmCaching::open(data, &CacheConfig::default()).unwrap().unwrap()
+    fn opened(data: &Path) -> FarmTokens {
+        FarmTokens::open(data, &CacheConfig::default()).unwrap().unwrap()
     }
 
     fn repository() -> Repository {
         Repository { forge: "github".parse().unwrap(), id: 42, name: "octo/demo".to_owned() }
     }
 
-    fn wanted(caching: &FarmCaching, scope: &str, writes: bool) -> Wanted {
+    fn wanted(tokens: &FarmTokens, scope: &str, writes: bool) -> Wanted {
         Wanted {
             attempt: AttemptId::from_bits(1),
-            given: forgeyard_engine::caching::Given { scope: scope.to_owned(), writes, reason: "" },
-            scopes: caching.scopes(&repository()),
+            given: forgeyard_engine::cache_scopes::Given { scope: scope.to_owned(), writes, reason: "" },
+            scopes: tokens.scopes(&repository()),
             principal: "job_1.1".to_owned(),
             run: "pipe_1".to_owned(),
             expires_at: Clock::system().now().plus(Duration::from_secs(60)),
@@ -247,9 +247,9 @@ mod tests {
     #[test]
     fn token_of_a_job_holds_for_its_scope_until_the_attempt_ends() {
         let data = tempfile::tempdir().unwrap();
-        let caching = caching(data.path());
-        let wanted = wanted(&caching, "github/42/pr/7", true);
-        let token = caching.mint(&wanted).unwrap().token;
+        let tokens = opened(data.path());
+        let wanted = wanted(&tokens, "github/42/pr/7", true);
+        let token = tokens.mint(&wanted).unwrap().token;
         let (all, _) = authority(data.path());
         let now = Clock::system().now();
         let caller = all.identify(token.expose(), now).unwrap();
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(paths, ["github/42/pr/7", "github/42/main"]);
         assert_eq!(grant.writes.unwrap().as_str(), "github/42/pr/7");
         assert_eq!(
-            caching.mint(&wanted).unwrap().token.expose(),
+            tokens.mint(&wanted).unwrap().token.expose(),
             token.expose(),
             "asking again gives the same"
         );
@@ -270,27 +270,27 @@ mod tests {
     #[test]
     fn list_of_live_tokens_is_written_when_it_is_another_one() {
         let data = tempfile::tempdir().unwrap();
-        let caching = caching(data.path());
+        let tokens = opened(data.path());
         let path = data.path().join("cache/live.json");
         let all: Vec<AttemptId> = (1..=3).map(AttemptId::from_bits).collect();
-        caching.list(&all).unwrap();
+        tokens.list(&all).unwrap();
         let read = || serde_json::from_slice::<LiveTokens>(&fs_err::read(&path).unwrap()).unwrap().tokens;
         assert_eq!(read(), all.iter().map(ToString::to_string).collect());
         let inode = || std::os::unix::fs::MetadataExt::ino(&fs_err::metadata(&path).unwrap());
         let before = inode();
-        caching.list(&all).unwrap();
+        tokens.list(&all).unwrap();
         assert_eq!(inode(), before, "the same list is not written again");
-        caching.list(&all[1..]).unwrap();
+        tokens.list(&all[1..]).unwrap();
         assert_eq!(read(), all[1..].iter().map(ToString::to_string).collect());
     }
 
     #[test]
     fn closed_pull_request_is_marked_and_one_that_is_opened_again_is_not() {
         let data = tempfile::tempdir().unwrap();
-        let caching = caching(data.path());
-        caching.close(&repository(), 7).unwrap();
+        let tokens = opened(data.path());
+        tokens.close(&repository(), 7).unwrap();
         assert_eq!(authority(data.path()).1.closed.len(), 1);
-        caching.mint(&wanted(&caching, "github/42/pr/7", true)).unwrap();
+        tokens.mint(&wanted(&tokens, "github/42/pr/7", true)).unwrap();
         assert!(authority(data.path()).1.closed.is_empty());
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Agent, superseded};
 use crate::app::App;
-use crate::caching::{Without, wanted};
+use crate::cache_tokens::{Without, wanted};
 use crate::http::error::HttpError;
 use axum::Json;
 use axum::extract::State;
@@ -19,12 +19,12 @@ pub(super) async fn access(
         return Err(superseded(&attempt));
     }
     let none = |text: &str| ApiError::new(ErrorKind::NotFound, "cache.none", text);
-    let Some(tokens) = app.caching.clone() else {
+    let Some(tokens) = app.cache_tokens.clone() else {
         return Err(none("this farm has no build cache").into());
     };
     let wanted = {
         let (farm, config) = (app.core.read(), app.config());
-        wanted(&farm, &config, tokens.caching(), &attempt)
+        wanted(&farm, &config, tokens.cache(), &attempt)
     };
     let wanted = match wanted {
         Ok(wanted) => wanted,
