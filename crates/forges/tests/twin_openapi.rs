@@ -293,11 +293,11 @@ fn answers_about_checks_repositories_and_deliveries_are_as_described() {
         spec.head_sha = sha.repeat(40);
         caller.state.start_run(spec);
     }
-    let head = caller.as_installation("GET", "/repos/lab/solver/git/ref/heads/main", None).value();
+    let head = caller.as_installation("GET", "/repos/lab/solver/git/ref/heads%2Fmain", None).value();
     assert_eq!((&head["ref"], &head["object"]["sha"]), (&"refs/heads/main".into(), &"e".repeat(40).into()));
     let compare = format!("/repos/lab/solver/compare/{}...{}", "d".repeat(40), "e".repeat(40));
     assert_eq!(caller.as_installation("GET", &compare, None).value()["status"], "ahead");
-    caller.as_installation("GET", "/repos/lab/solver/git/ref/heads/none", None);
+    caller.as_installation("GET", "/repos/lab/solver/git/ref/heads%2Fnone", None);
     let author = caller.state.add_user("contributor");
     let fork = caller.state.add_fork(repository, &author);
     caller.state.open_pull(repository, fork, "fix", &"c".repeat(40), &author);

@@ -29,10 +29,10 @@ fn is_commit(sha: &str) -> bool {
     matches!(sha.len(), 40 | 64) && sha.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The name of a branch as a part of a path.
-fn escaped(branch: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~' | b'/');
-    branch.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+/// A name as one part of a path.
+fn escaped(name: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
+    name.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 impl Github {
@@ -43,11 +43,11 @@ impl Github {
         branch: &str,
         sha: &str,
     ) -> Result<bool, GithubError> {
-        // Nothing that would change the path on its way is asked for.
-        if branch.split('/').any(|part| matches!(part, "" | "." | "..")) || !is_commit(sha) {
+        if branch.is_empty() || !is_commit(sha) {
             return Ok(false);
         }
-        let call = Call::get("ref", format!("/repos/{repository}/git/ref/heads/{}", escaped(branch)));
+        let name = escaped(&format!("heads/{branch}"));
+        let call = Call::get("ref", format!("/repos/{repository}/git/ref/{name}"));
         let answer = self.installed(&repository.clone().into(), call).await?;
         if answer.status == 404 {
             return Ok(false);
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn name_of_a_branch_stays_one_part_of_the_path() {
-        assert_eq!(escaped("release/1.x"), "release/1.x");
-        assert_eq!(escaped("a?b#c%d e"), "a%3Fb%23c%25d%20e");
+        assert_eq!(escaped("heads/release/1.x"), "heads%2Frelease%2F1.x");
+        assert_eq!(escaped("a?b#c%d e/.."), "a%3Fb%23c%25d%20e%2F..");
         assert!(is_commit(&"a".repeat(40)) && !is_commit("main") && !is_commit(&"A".repeat(40)));
     }
 }

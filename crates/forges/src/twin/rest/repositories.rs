@@ -54,9 +54,10 @@ impl State {
                 self.require(&context.caller, "pull_requests", "read", owner, Some(id))?;
                 Ok(Reply::json(200, &json!(self.pulls_of_head(context, id))))
             }
-            ["git", "ref", "heads", branch @ ..] => {
+            ["git", "ref", name @ ..] => {
                 self.require(&context.caller, "contents", "read", owner, Some(id))?;
-                self.branch_reply(id, &branch.join("/"))
+                let name = name.join("/").replace("%2F", "/");
+                self.branch_reply(id, name.strip_prefix("heads/").ok_or_else(Reply::not_found)?)
             }
             ["compare", commits] => {
                 self.require(&context.caller, "contents", "read", owner, Some(id))?;
