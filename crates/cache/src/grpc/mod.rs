@@ -16,6 +16,7 @@
 
 mod actions;
 pub mod client;
+mod compress;
 mod contents;
 pub mod resource;
 mod stream;

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod issuer;
+pub mod programs;
 
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::authority::{Snapshot, public_text};
