@@ -5,6 +5,7 @@
 //! A write that is not allowed is 403, or accepted and thrown away where the client would complain about 403.
 
 mod access;
+pub(crate) mod part;
 mod resume;
 mod write;
 
@@ -14,7 +15,7 @@ use write::{Write, fail, put};
 use crate::action;
 use crate::checked;
 use crate::connection::{Connection, End, Thread};
-use crate::http::{Head, Method, Wrong, range_of};
+use crate::http::{Head, Method, Wrong};
 use crate::name::{Kind, Name};
 use crate::promise::{self, complete, look};
 use crate::service::Core;
@@ -212,42 +213,12 @@ async fn read(
     let counters = &access.counters;
     access.found(core, depth, kind, key);
     let (Sent::Found(Found { facts, .. }) | Sent::Log(facts, ..)) = &sent;
-    let Facts { digest, size, .. } = *facts;
-    let tag = format!("\"{}\"", digest.hex());
-    let range =
-        head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
-    let (status, part) = match range {
-        None => (200, 0..size),
-        Some(Ok((first, last))) => (206, first..last + 1),
-        Some(Err(wrong)) => {
-            let whole = format!("bytes */{size}");
-            conn.begin(wrong.status, 0, head.keep_alive, &[("Content-Range", &whole)]);
-            return conn.send(None).await;
-        }
-    };
-    let plain = [("Content-Type", "application/octet-stream"), ("ETag", &*tag), ("Accept-Ranges", "bytes")];
-    if status == 206 {
-        let shown = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
-        let headers = [&plain[..], &[("Content-Range", &*shown)]].concat();
-        conn.begin(status, part.end - part.start, head.keep_alive, &headers);
-    } else {
-        conn.begin(status, size, head.keep_alive, &plain);
-    }
-    if head.method == Method::Head {
-        return conn.send(None).await;
-    }
+    let plain = [("Content-Type", "application/octet-stream")];
+    let Some(part) = part::begin(conn, head, facts, &plain).await? else { return Ok(()) };
     add(&counters.bytes_out, part.end - part.start);
-    let found = match sent {
-        Sent::Found(found) => found,
-        Sent::Log(_, log, at) => return conn.send_file(log.file(), at + part.start..at + part.end).await,
-    };
-    match found.place {
-        Place::Buffer(range) => {
-            let from = range.start + part.start as usize;
-            conn.send_entry(from..range.start + part.end as usize).await
-        }
-        Place::Large(_) if size == 0 => conn.send(None).await,
-        Place::Large(large) => conn.send_large(thread, &large, part).await,
+    match sent {
+        Sent::Found(Found { facts, place }) => part::send(thread, conn, place, facts.size, part).await,
+        Sent::Log(_, log, at) => conn.send_file(log.file(), at + part.start..at + part.end).await,
     }
 }
 
