@@ -8,8 +8,8 @@
 //! retryable (ARC #4285, #4356): the session is made anew when it is gone or keeps failing, and the last id is kept. A
 //! session that another listener still holds is waited for (ARC #3209).
 //!
-//! A message names no job of the REST interface. Its listener looks the job up in its run, by name, once; later events of
-//! the same request are told apart by the ledger. What cannot be found here is found by polling.
+//! A message names no job of the REST interface. Its listener looks for it by name among the jobs of its run that the ledger has from
+//! elsewhere, which costs no call, else at the forge, once; later events of the same request are told apart by the ledger. What cannot be found here is found by polling.
 
 use super::{RoundError, limited, poll, report, rest};
 use crate::app::App;
@@ -310,7 +310,7 @@ impl Listener {
                 (Some(demand), _) if demand.state.ended() => continue,
                 (Some(demand), _) => of_demand(&demand),
                 (None, Some(job)) => job.clone(),
-                (None, None) => match self.look_up(facts, &mut runs, &bound).await? {
+                (None, None) => match self.find(facts, &mut runs, &bound).await? {
                     Some(job) => job,
                     None => {
                         tracing::info!(
@@ -361,6 +361,37 @@ impl Listener {
         }
         let conclusion = Some(conclusion.to_owned());
         Ok(WorkflowJob { action: "completed".to_owned(), conclusion, runner_name, ..base })
+    }
+
+    async fn find(
+        &self,
+        facts: &JobFacts,
+        runs: &mut BTreeMap<u64, (Repository, Vec<Job>)>,
+        bound: &BTreeMap<u64, WorkflowJob>,
+    ) -> Result<Option<WorkflowJob>, RoundError> {
+        match self.told(facts, bound) {
+            Some(job) => Ok(Some(job)),
+            None => self.look_up(facts, runs, bound).await,
+        }
+    }
+
+    /// The job of a message, where another source told of it: the only open one of its run with this name and these labels that no
+    /// request has.
+    fn told(&self, facts: &JobFacts, bound: &BTreeMap<u64, WorkflowJob>) -> Option<WorkflowJob> {
+        let run = facts.workflow_run_id?;
+        let named = format!("{}/{}", facts.owner_name, facts.repository_name);
+        let wanted = labels::asked(&facts.request_labels);
+        let farm = self.app.core.read();
+        let mut jobs = farm.demands_of_run(self.connection.forge(), run).filter(|demand| {
+            !demand.state.ended()
+                && demand.scale_set.is_none()
+                && demand.name == facts.job_display_name
+                && demand.repository.name.eq_ignore_ascii_case(&named)
+                && (wanted.is_empty() || labels::asked(&demand.labels) == wanted)
+                && !bound.values().any(|job| job.job == demand.job)
+        });
+        let only = jobs.next()?;
+        jobs.next().is_none().then(|| of_demand(only))
     }
 
     /// A run of the repository that a message names, with the jobs of its newest attempt.

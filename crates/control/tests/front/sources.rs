@@ -195,6 +195,30 @@ async fn job_of_a_scale_set_is_heard_of_acquired_served_and_its_message_acknowle
     world.plane.stop().await;
 }
 
+/// At most three calls for a job: what webhooks told of is not read again because a message speaks of it too.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_of_a_job_that_webhooks_told_of_costs_no_call() {
+    let world = World::with(Plan { silent: false, ..scale_set() }).await;
+    listening(&world).await;
+    // The request for a message that is under way answers with the first job, the next one late.
+    let late = Misbehaviour::SlowSimulated(Duration::from_secs(10));
+    world.twin.with(|state| state.plan_call_fault(CallFault::next("GET", "/message", late)));
+    let (_, first) = world.push(vec![JobSpec::new("build", &["gpu-set"])]).await;
+    world.until(first[0], "launching").await;
+    let (run, jobs) = world.push(vec![JobSpec::new("build", &["gpu-set"])]).await;
+    world.until(jobs[0], "launching").await;
+    world.twin.advance(Duration::from_secs(10)).await;
+    let demand = eventually("the message is bound to the job", || async {
+        let farm = world.plane.app.core.read();
+        let demand = farm.demand_of(&name("github"), jobs[0])?;
+        demand.scale_set.is_some().then(|| demand.clone())
+    })
+    .await;
+    assert!(demand.seen.contains_key(&Source::Webhook), "{:?}", demand.seen);
+    assert_eq!(world.calls_about(&format!("/actions/runs/{run}/attempts")), 0);
+    world.plane.stop().await;
+}
+
 /// Rows 6 and 7: ARC #3209, #4285. A session that another listener holds is waited for; a message that comes broken comes
 /// again.
 #[tokio::test(flavor = "multi_thread")]

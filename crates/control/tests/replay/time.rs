@@ -41,7 +41,8 @@ impl Time {
     pub fn sleep(&self, pause: Duration) -> impl Future<Output = ()> + Send + use<> {
         let receiver = (!pause.is_zero()).then(|| {
             let at = self.now().plus(pause).as_micros();
-            let at = Timestamp::from_micros(at.div_euclid(STEP).saturating_add(1).saturating_mul(STEP));
+            let step = std::env::var("STEP").map_or(STEP, |s| s.parse().unwrap());
+            let at = Timestamp::from_micros(at.div_euclid(step).saturating_add(1).saturating_mul(step));
             let (sender, receiver) = oneshot::channel();
             let mut waiting = self.waiting.lock().unwrap();
             waiting.number += 1;
