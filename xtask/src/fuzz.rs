@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz [SECONDS]`: builds every fuzz target and runs each for so long.
+//! `cargo xtask fuzz [SECONDS] [NAME…]`: builds every fuzz target, or those that are named, and runs each for so long.
 //!
 //! The targets are those of cargo-fuzz (`cargo +nightly fuzz run NAME` works as well); this needs only a nightly
-//! toolchain, so that a machine without cargo-fuzz can run them. The corpus grows in `fuzz/corpus/NAME`; an input that
-//! breaks something is written to `fuzz/artifacts/NAME`, and its path is printed.
+//! toolchain, so that a machine without cargo-fuzz can run them. The corpus grows in `fuzz/corpus/NAME`, from what is in
+//! `fuzz/seeds/NAME`; an input that breaks something is written to `fuzz/artifacts/NAME`, and its path is printed.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -30,6 +30,7 @@ pub(crate) fn run(root: &Path, seconds: u64, names: &[String]) -> Result<()> {
     let host = crate::dist::host_triple()?;
     let mut build = Command::new("rustup");
     build.args(["run", "nightly", "cargo", "build", "--release", "--target", &host]).current_dir(&folder);
+    build.args(names.iter().flat_map(|name| ["--bin", name]));
     // What cargo sets for the chore itself is about another toolchain.
     for variable in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "CARGO_TARGET_DIR", "CARGO_ENCODED_RUSTFLAGS"] {
         build.env_remove(variable);
@@ -48,7 +49,10 @@ pub(crate) fn run(root: &Path, seconds: u64, names: &[String]) -> Result<()> {
         }
         let program = folder.join("target").join(&host).join("release").join(name);
         let mut command = Command::new(&program);
-        command.arg(&corpus).arg(format!("-artifact_prefix={}/", artifacts.display()));
+        // Only the first folder is written to.
+        let seeds = folder.join("seeds").join(name);
+        command.arg(&corpus).args(seeds.is_dir().then_some(&seeds));
+        command.arg(format!("-artifact_prefix={}/", artifacts.display()));
         command.args([&format!("-max_total_time={seconds}"), "-timeout=10", "-rss_limit_mb=2048"]);
         let output = command.output().with_context(|| format!("cannot start {}", program.display()))?;
         let text = String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,12 @@
 //! The authority: all that the cache shares with the control plane. Keys that sign tokens, the scopes, what is revoked.
 //!
 //! It is a JSON file that is replaced as a whole (written beside and renamed), so a reader sees one state or the other.
-//! The service looks at it once a second; a file that cannot be read leaves the last good one in force, and says so.
-//! Raising `epoch` voids every token of an older epoch at once; `revoked` voids single ones.
+//! The service notices within a fifth of a second that it is another one ([`in_force`]); a file that cannot be read leaves the
+//! last good one in force, and says so. Raising `epoch` voids every token of an older epoch at once; `revoked` voids single
+//! ones, which people take back. Tokens of attempts are in a list of their own while they hold ([`live`]).
+
+pub(crate) mod in_force;
+pub mod live;
 
 use crate::identity::policy::Issuer;
 use crate::scope::{Grant, ScopeError, ScopePath, ScopeRule, ScopeTree, Who};
@@ -29,7 +33,7 @@ pub struct Snapshot {
     /// Ids of tokens that were taken back before their end.
     #[serde(default)]
     pub revoked: BTreeSet<String>,
-    /// When tokens that were taken back would have ended by themselves; after that they need not be remembered.
+    /// When tokens that were taken back end by themselves, where that is known; after that they need not be remembered.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ends: BTreeMap<String, Timestamp>,
     /// Scopes that were closed, and when: what they held goes. One that is written again is taken out.
@@ -41,6 +45,20 @@ pub struct Snapshot {
     /// Forges whose tokens are exchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub issuers: Vec<Issuer>,
+}
+
+impl Snapshot {
+    /// Forgets what was taken back and has ended by itself.
+    pub fn forget_ended(&mut self, now: Timestamp) {
+        let Self { ends, revoked, .. } = self;
+        ends.retain(|id, end| {
+            let remembered = *end > now;
+            if !remembered {
+                revoked.remove(id);
+            }
+            remembered
+        });
+    }
 }
 
 /// What is wrong with an authority.
@@ -246,6 +264,7 @@ mod tests {
             expires_at: Timestamp::from_micros(100),
             epoch: 0,
             cold: false,
+            listed: false,
             run: None,
         }
     }
@@ -269,6 +288,15 @@ mod tests {
         assert_eq!(raised.identify(&good, NOW), Err(TokenError::Revoked));
         let revoked = Snapshot { revoked: ["t1".to_owned()].into(), ..snapshot() };
         assert_eq!(Authority::new(revoked).unwrap().identify(&good, NOW), Err(TokenError::Revoked));
+    }
+
+    #[test]
+    fn what_was_taken_back_and_has_ended_is_forgotten() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
+        let ends = [("old".to_owned(), NOW), ("new".to_owned(), Timestamp::from_micros(51))].into();
+        let mut taken = Snapshot { revoked: ids(&["old", "new", "by hand"]), ends, ..snapshot() };
+        taken.forget_ended(NOW);
+        assert_eq!((taken.revoked, taken.ends.len()), (ids(&["by hand", "new"]), 1));
     }
 
     #[test]

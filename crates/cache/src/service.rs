@@ -1,9 +1,10 @@
 //! The service: its threads, its authority, its upkeep.
 //!
 //! One thread for each core with a runtime of its own; all listen on one address (`SO_REUSEPORT`) and share the store and
-//! nothing else that is locked for long. One more thread keeps the store within its limits, reads the authority anew when
-//! its file changes, and writes the snapshot of the index. Another one compresses what is at rest.
+//! nothing else that is locked for long. One more thread keeps the store within its limits, takes the authority over when
+//! its files change, and writes the snapshot of the index. Another one compresses what is at rest.
 
+use crate::authority::in_force::InForce;
 use crate::authority::{Authority, AuthorityError};
 use crate::budget::History;
 use crate::connection;
@@ -22,8 +23,7 @@ use forgeyard_model::rules::Money;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -119,23 +119,17 @@ pub(crate) struct Core {
     /// Contents that came over gRPC.
     #[cfg(feature = "grpc")]
     pub(crate) parked_contents: crate::parked::Parked<crate::grpc::upload::Upload>,
-    authority: RwLock<Arc<Authority>>,
-    generation: AtomicU64,
+    pub(crate) in_force: InForce,
 }
 
 impl Core {
     pub(crate) fn authority(&self) -> Arc<Authority> {
-        Arc::clone(&self.authority.read().unwrap_or_else(PoisonError::into_inner))
+        self.in_force.authority()
     }
 
     /// Changes with the authority; what was decided under an older one is decided anew.
     pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    fn take_over(&self, authority: Authority) {
-        *self.authority.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(authority);
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.in_force.generation()
     }
 
     /// Limits of a scope, by the authority. A scope that is declared no more keeps nothing longer than a week unused.
@@ -230,7 +224,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     };
     let sync = store.durability() == crate::store::log::Durability::Group;
     let github = crate::github::State::open(&folder, capacity, sync)?;
-    let (authority, mut stamp) = read_authority(&options.authority)?;
+    let in_force = InForce::open(&options.authority)?;
     let core = Arc::new(Core {
         store,
         figures: Figures::default(),
@@ -250,8 +244,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         parked: crate::parked::Parked::new(capacity / 8),
         #[cfg(feature = "grpc")]
         parked_contents: crate::parked::Parked::new(capacity / 8),
-        authority: RwLock::new(Arc::new(authority)),
-        generation: AtomicU64::new(1),
+        in_force,
     });
     watch::note(&core);
     let stop = CancellationToken::new();
@@ -280,15 +273,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
             kept.readers.flush();
-            match read_authority(&options.authority) {
-                Ok((authority, new)) if new != stamp => {
-                    stamp = new;
-                    kept.take_over(authority);
-                    tracing::info!("took over a new authority");
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!("keeping the last good authority: {error}"),
-            }
+            kept.in_force.refresh();
             empty(&kept, &mut emptied);
             if noted.elapsed() > NOTE_EVERY {
                 noted = Instant::now();
@@ -365,18 +350,4 @@ fn listen(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
     socket.set_reuseport(true)?;
     socket.bind(address)?;
     socket.listen(1024)
-}
-
-/// The authority and what tells one state of its file from the next: its bytes and those of its keys, which are few.
-fn read_authority(path: &PathBuf) -> Result<(Authority, forgeyard_model::Digest), ServiceError> {
-    let bytes =
-        fs_err::read(path).map_err(|source| ServiceError::AuthorityFile { path: path.clone(), source })?;
-    // a key that changed is a change too
-    let seen = std::cell::RefCell::new(bytes.clone());
-    let authority = crate::signature::with_keys(Authority::read(&bytes)?, |path| {
-        let key = fs_err::read(path)?;
-        seen.borrow_mut().extend_from_slice(&key);
-        Ok(key)
-    })?;
-    Ok((authority, forgeyard_model::Digest::of(&seen.into_inner())))
 }

@@ -66,6 +66,9 @@ pub struct Claims {
     /// Release mode: parents are not read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cold: bool,
+    /// It holds only while its id is in the list of [live tokens](crate::authority::live).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub listed: bool,
     /// The run that it belongs to, for provenance: job, run, workflow, runner, in any words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
@@ -170,6 +173,7 @@ mod tests {
             expires_at: Timestamp::from_micros(100),
             epoch: 0,
             cold: false,
+            listed: false,
             run: Some("4711".to_owned()),
         }
     }

@@ -17,9 +17,7 @@ use std::time::{Duration, Instant};
 use support::{Client, service, token};
 
 fn bazel() -> Option<PathBuf> {
-    let folders = std::env::var("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&folders).map(|folder| folder.join("bazel"));
-    let found = places.find(|path| path.is_file());
+    let found = support::programs::look("bazel");
     if found.is_none() {
         println!("SKIPPED: bazel is not installed (scripts/install-clients.sh --bazel)");
     }

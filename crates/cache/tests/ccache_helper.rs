@@ -204,8 +204,7 @@ fn helper_of_a_dead_cache_answers_and_a_dead_helper_is_replaced() {
 
 /// A ccache that speaks to helpers; the system's one may be too old.
 fn modern_ccache() -> Option<PathBuf> {
-    let clients = std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned());
-    let found = [PathBuf::from(clients).join("ccache/bin/ccache"), PathBuf::from("ccache")];
+    let found = [support::programs::clients().join("ccache/bin/ccache"), PathBuf::from("ccache")];
     let found = found.into_iter().find(|program| {
         let version = Command::new(program).arg("--version").output();
         version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("crsh-storage"))

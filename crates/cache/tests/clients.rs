@@ -11,21 +11,11 @@ mod support;
 use forgeyard_cache::admin::Stat;
 use forgeyard_cache::figures::Counted;
 use forgeyard_cache::token::Access;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use support::nix::Nix;
+use support::programs::find;
 use support::{Client, service, token};
-
-fn find(program: &str) -> Option<PathBuf> {
-    let folders = std::env::var("PATH").unwrap_or_default();
-    let clients = std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned());
-    let places = std::env::split_paths(&folders).chain([Path::new(&clients).join("bin")]);
-    let found = places.map(|folder| folder.join(program)).find(|path| path.is_file());
-    if found.is_none() {
-        println!("SKIPPED: {program} is not installed (scripts/install-clients.sh)");
-    }
-    found
-}
 
 const SOURCES: usize = 4;
 

@@ -10,26 +10,16 @@ use forgeyard_cache::service::{Options, Running, start};
 use forgeyard_cache::store::log::Durability;
 use forgeyard_cache::token::Access;
 use forgeyard_model::Timestamp;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use support::programs::find;
 use support::{Client, NOW, options, token, write_authority};
 
 const FILES: usize = 6;
 /// Minutes of the window of the budget.
 const WINDOW: u32 = 10;
-
-fn find(program: &str) -> Option<PathBuf> {
-    let folders = std::env::var("PATH").unwrap_or_default();
-    let clients = std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned());
-    let places = std::env::split_paths(&folders).chain([Path::new(&clients).join("bin")]);
-    let found = places.map(|folder| folder.join(program)).find(|path| path.is_file());
-    if found.is_none() {
-        println!("SKIPPED: {program} is not installed (scripts/install-clients.sh)");
-    }
-    found
-}
 
 /// A service with a budget on main, whose clock a test moves.
 struct Watched {

@@ -17,11 +17,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use support::issuer::{Simulated, issuer};
+use support::programs::{clients, look};
 use support::{Client, runtime_token, service, token};
-
-fn clients() -> PathBuf {
-    PathBuf::from(std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned()))
-}
 
 /// Node with the clients, and a folder from which our scripts find them.
 struct Node {
@@ -31,9 +28,7 @@ struct Node {
 
 impl Node {
     fn find() -> Option<Self> {
-        let folders = std::env::var("PATH").unwrap_or_default();
-        let places = std::env::split_paths(&folders).chain([clients().join("bin")]);
-        let program = places.map(|folder| folder.join("node")).find(|path| path.is_file());
+        let program = look("node");
         let modules = clients().join("node/node_modules");
         let (Some(program), true) = (program, modules.join("@actions/artifact").is_dir()) else {
             println!("SKIPPED: node with @actions/cache is not installed (scripts/install-clients.sh)");

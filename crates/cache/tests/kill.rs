@@ -3,14 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
+#[path = "support/killed.rs"]
+mod killed;
+
 use forgeyard_cache::name::{Kind, Name};
 use forgeyard_cache::store::log::{Config, Durability, LogStore};
-use forgeyard_cache::store::{Body, Clock, Limits, Place, Policy, Provenance, Store as _};
+use forgeyard_cache::store::{Clock, Limits, Store as _};
 use forgeyard_model::Timestamp;
+use killed::{PROCESS, Process};
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 const FOLDER: &str = "FORGEYARD_TEST_KILL_FOLDER";
@@ -57,15 +60,7 @@ fn the_process_that_is_killed() {
     let from: u64 = std::env::var("FORGEYARD_TEST_KILL_FROM").unwrap().parse().unwrap();
     let mut out = std::io::stdout();
     for number in from.. {
-        let bytes = content(number);
-        let by = Provenance { principal: "killed".to_owned(), ..Provenance::default() };
-        let put = if bytes.len() > 1 << 20 {
-            let mut spool = store.spool().unwrap();
-            spool.write(&bytes).unwrap();
-            store.put(&name(number), Body::Large(spool.finish(false).unwrap()), Policy::Replace, &by).unwrap()
-        } else {
-            store.put(&name(number), Body::Inline(&bytes), Policy::Replace, &by).unwrap()
-        };
+        let put = killed::put(&store, &name(number), &content(number)).unwrap();
         runtime.block_on(store.settled(put.ticket)).unwrap();
         // one write call a line: a line that is there is an acknowledgement
         out.write_all(format!("acknowledged {number}\n").as_bytes()).unwrap();
@@ -86,28 +81,23 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed(#[values(false, true)
     let mut last: BTreeMap<Name, u64> = BTreeMap::new();
     let mut shrunk = 0;
     for round in 0..8u64 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture"])
-            .env(FOLDER, folder.path())
-            .env("FORGEYARD_TEST_KILL_FROM", next.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let folder_of = folder.path().display().to_string();
+        let mut process =
+            Process::start(PROCESS, [(FOLDER, folder_of), ("FORGEYARD_TEST_KILL_FROM", next.to_string())]);
         let mut acknowledged = Vec::new();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let stop_after = 40 + round * 67 % 190;
         let mut killed = false;
         // what was in the pipe when the process died was acknowledged too
-        for line in lines.by_ref().map_while(Result::ok) {
+        while let Some(line) = process.line() {
             if let Some(at) = line.find("acknowledged ") {
                 acknowledged.push(line[at + 13..].parse::<u64>().unwrap());
             }
             if !killed && acknowledged.len() as u64 >= stop_after {
-                child.kill().unwrap();
+                process.kill();
                 killed = true;
             }
         }
-        child.wait().unwrap();
+        process.end();
         assert!(killed, "the process ended by itself after {} writes", acknowledged.len());
         for number in &acknowledged {
             last.insert(name(*number), *number);
@@ -119,17 +109,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed(#[values(false, true)
             let found = store.get(name.hash(), &mut buffer).unwrap();
             let found =
                 found.unwrap_or_else(|| panic!("{name} of write {number} is lost after round {round}"));
-            let bytes = match found.place {
-                Place::Buffer(range) => buffer[range].to_vec(),
-                Place::Large(large) => {
-                    let (mut all, mut piece) = (Vec::new(), Vec::new());
-                    for number in 0..large.pieces() {
-                        large.piece(number, &mut piece).unwrap();
-                        all.extend_from_slice(&piece);
-                    }
-                    all
-                }
-            };
+            let bytes = killed::bytes(found.place, &buffer).unwrap();
             // the one write that was under way may have taken effect
             assert!(
                 bytes == content(*number) || (name == &self::name(next) && bytes == content(next)),

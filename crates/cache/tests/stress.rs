@@ -7,14 +7,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
+#[path = "support/killed.rs"]
+mod killed;
+
 use forgeyard_cache::name::{Kind, Name};
 use forgeyard_cache::store::log::{Config, Durability, LogStore};
 use forgeyard_cache::store::sum::Sum;
-use forgeyard_cache::store::{Body, Clock, Limits, Place, Policy, Provenance, Store as _};
+use forgeyard_cache::store::{Clock, Limits, Store as _};
 use forgeyard_model::Timestamp;
-use std::io::{BufRead as _, BufReader};
+use killed::{PROCESS, Process};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -76,7 +78,6 @@ fn the_process_that_is_killed() {
                     }
                     let write = step << 1 | thread;
                     let name = name(random(&mut state) % KEYS);
-                    let by = Provenance { principal: "stress".to_owned(), ..Provenance::default() };
                     match random(&mut state) % 20 {
                         0 => drop(store.remove(&name).unwrap()),
                         1..=5 => {
@@ -84,21 +85,8 @@ fn the_process_that_is_killed() {
                             drop(store.get(name.hash(), &mut buffer).unwrap());
                         }
                         _ => {
-                            let bytes = content(write);
-                            let put = if bytes.len() > 1 << 20 {
-                                let mut spool = store.spool().unwrap();
-                                spool.write(&bytes).unwrap();
-                                store.put(
-                                    &name,
-                                    Body::Large(spool.finish(false).unwrap()),
-                                    Policy::Replace,
-                                    &by,
-                                )
-                            } else {
-                                store.put(&name, Body::Inline(&bytes), Policy::Replace, &by)
-                            };
                             // without room nothing is stored
-                            drop(put);
+                            drop(killed::put(store, &name, &content(write)));
                         }
                     }
                     if random(&mut state).is_multiple_of(7) {
@@ -130,19 +118,7 @@ fn the_process_that_is_killed() {
 fn whole(store: &LogStore, name: &Name) -> Option<bool> {
     let mut buffer = Vec::new();
     let found = store.get(name.hash(), &mut buffer).unwrap()?;
-    let bytes = match found.place {
-        Place::Buffer(range) => buffer[range].to_vec(),
-        Place::Large(large) => {
-            let (mut all, mut piece) = (Vec::new(), Vec::new());
-            for number in 0..large.pieces() {
-                if large.piece(number, &mut piece).is_err() {
-                    return Some(false);
-                }
-                all.extend_from_slice(&piece);
-            }
-            all
-        }
-    };
+    let Some(bytes) = killed::bytes(found.place, &buffer) else { return Some(false) };
     let seed = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     Some(
         bytes == content(seed * 3)
@@ -154,29 +130,22 @@ fn stress(seed: u64, rounds: u64) {
     let folder = tempfile::tempdir().unwrap();
     let (mut state, mut from, mut found, mut saved) = (seed | 1, 0, 0, 0);
     for round in 0..rounds {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture"])
-            .env(FOLDER, folder.path())
-            .env("STRESS_SEED", seed.to_string())
-            .env("STRESS_FROM", from.to_string())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
+        let folder_of = folder.path().display().to_string();
+        let with =
+            [(FOLDER, folder_of), ("STRESS_SEED", seed.to_string()), ("STRESS_FROM", from.to_string())];
+        let mut process = Process::start(PROCESS, with);
         let until = from + 100 + random(&mut state) % 500;
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        for line in lines {
+        while let Some(line) = process.line() {
             let step = line.split("step ").nth(1).and_then(|step| step.parse::<u64>().ok());
             if let Some(step) = step.filter(|step| *step >= until) {
                 from = step + 1;
                 // anywhere within the next steps
                 std::thread::sleep(std::time::Duration::from_micros(random(&mut state) % 20_000));
-                child.kill().unwrap();
+                process.kill();
                 break;
             }
         }
-        let _ = child.kill();
-        let status = child.wait().unwrap();
+        let status = process.end();
         assert!(
             !status.success() && status.code().is_none(),
             "seed {seed}, round {round}: it ended by itself: {status}"

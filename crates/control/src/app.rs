@@ -1,7 +1,7 @@
 //! What every handler and worker of the control plane shares.
 
-use crate::caches::Cache;
-use crate::caching::Caching;
+use crate::cache_admin::Cache;
+use crate::cache_tokens::Tokens;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::demand::Sources;
@@ -55,7 +55,7 @@ pub struct Parts {
     /// What the sources of demand remember.
     pub sources: Arc<Sources>,
     /// The build cache, as far as it answers.
-    pub cache: Cache,
+    pub cache_admin: Cache,
     /// The rules' files, and what became of them when they were read last.
     pub rules: Arc<Rules>,
     /// Keys and tokens.
@@ -72,8 +72,8 @@ pub struct Parts {
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
-    /// The build cache that jobs get, when there is one.
-    pub caching: Option<Arc<dyn Caching>>,
+    /// Tokens of the build cache that jobs get, when there is one.
+    pub cache_tokens: Option<Arc<Tokens>>,
     /// Cancelled when the control plane ends: what would wait longer must not hold it up.
     pub stop: CancellationToken,
 }

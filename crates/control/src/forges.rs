@@ -8,7 +8,7 @@ use forgeyard_forges::github::scaleset::ScaleSets;
 use forgeyard_forges::github::{Github, LoginApp, RepositoryPath, Target};
 use forgeyard_model::forge::Repository;
 use forgeyard_model::{Explanation, ForgeName, Secret};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where the runners of a forge are registered.
@@ -53,7 +53,15 @@ pub struct Connection {
     options: ConnectionOptions,
     /// Scale sets whose id is known: where they belong.
     sets: Mutex<BTreeMap<u64, ScaleSets>>,
+    /// Commits of which the forge said that they are on a branch. Several runs are of one push.
+    on_branches: Mutex<BTreeSet<OnBranch>>,
 }
+
+/// A commit on a branch: repository, branch, commit.
+pub(crate) type OnBranch = (u64, String, String);
+
+/// Commits that are remembered at most.
+const REMEMBERED: usize = 1000;
 
 impl Connection {
     /// Name of the forge.
@@ -97,6 +105,20 @@ impl Connection {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the forge said before that this commit is on this branch.
+    pub(crate) fn was_on_branch(&self, commit: &OnBranch) -> bool {
+        self.on_branches.lock().unwrap_or_else(PoisonError::into_inner).contains(commit)
+    }
+
+    /// Remembers that the forge said so.
+    pub(crate) fn learn_on_branch(&self, commit: OnBranch) {
+        let mut known = self.on_branches.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(commit);
+    }
+
     /// Remembers where a scale set belongs.
     pub(crate) fn learn_set(&self, id: u64, sets: &ScaleSets) {
         self.known().insert(id, sets.clone());
@@ -120,9 +142,12 @@ pub struct Connections {
 impl Connections {
     /// Of these. The last one of a name counts.
     pub fn new(all: impl IntoIterator<Item = ConnectionOptions>) -> Self {
-        let all = all
-            .into_iter()
-            .map(|options| (options.forge.clone(), Arc::new(Connection { options, sets: Mutex::default() })));
+        let all = all.into_iter().map(|options| {
+            (
+                options.forge.clone(),
+                Arc::new(Connection { options, sets: Mutex::default(), on_branches: Mutex::default() }),
+            )
+        });
         Self {
             all: Arc::new(all.collect()),
             logins: Arc::default(),

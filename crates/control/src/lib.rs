@@ -11,8 +11,8 @@
 
 pub mod app;
 pub mod auth;
-pub mod caches;
-pub mod caching;
+pub mod cache_admin;
+pub mod cache_tokens;
 pub mod clock;
 pub mod collector;
 pub mod console;

@@ -60,9 +60,11 @@ async fn read(app: &App, guid: &str) -> bool {
     if let Ok(Meaning::Demand(job)) = &meaning {
         app.sources.hear(job, app.clock.now());
     }
-    if let (Ok(Meaning::PullRequestClosed { repository, number }), Some(caching)) = (&meaning, &app.caching) {
+    if let (Ok(Meaning::PullRequestClosed { repository, number }), Some(tokens)) =
+        (&meaning, &app.cache_tokens)
+    {
         // Before the delivery is settled, so that a crash between the two does it twice and not never.
-        if let Err(error) = caching.close(repository, *number) {
+        if let Err(error) = tokens.cache().close(repository, *number) {
             tracing::warn!(%error, number, "the scope of a closed pull request stays until its entries are old");
         }
     }

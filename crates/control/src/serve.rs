@@ -1,7 +1,7 @@
 //! Putting the control plane together and running it.
 
 use crate::app::{App, Parts};
-use crate::caches::Caches;
+use crate::cache_admin::CacheAdmin;
 use crate::clock::Clock;
 use crate::core::{self, Core};
 use crate::forges::Connections;
@@ -58,11 +58,11 @@ pub struct Options {
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
     /// The build cache that jobs get, when there is one.
-    pub caching: Option<Arc<dyn crate::caching::Caching>>,
+    pub cache_tokens: Option<Arc<dyn crate::cache_tokens::CacheTokens>>,
     /// Where its configuration is read from again when it changes; none where it never does.
     pub rules: Option<Arc<dyn RuleSource>>,
     /// The build cache; none where the farm runs without one.
-    pub cache: Option<Arc<dyn Caches>>,
+    pub cache_admin: Option<Arc<dyn CacheAdmin>>,
     /// Who starts it, for the history of the configuration.
     pub started_by: String,
     /// The time.
@@ -161,7 +161,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         sealed,
         logins: Arc::default(),
         sources: Arc::default(),
-        cache: options.cache.into(),
+        cache_admin: options.cache_admin.into(),
         rules: Arc::new(Rules::new(options.rules)),
         keys,
         clock: options.clock,
@@ -170,7 +170,7 @@ pub async fn start(options: Options, stop: CancellationToken) -> Result<Running,
         secure: options.tls.is_some() || https,
         metrics: options.metrics,
         artifact_limit: options.artifact_limit,
-        caching: options.caching,
+        cache_tokens: options.cache_tokens.map(|cache| Arc::new(crate::cache_tokens::Tokens::new(cache))),
         stop: stop.clone(),
     });
     let first_start = admin(&app).await?;
@@ -206,7 +206,7 @@ pub fn work(app: &App, stop: &CancellationToken) {
     tokio::spawn(effect::run(app.clone(), stop.clone()));
     tokio::spawn(reader::run(app.clone(), stop.clone()));
     demand::start(app, stop);
-    tokio::spawn(crate::caching::run(app.clone(), stop.clone()));
+    tokio::spawn(crate::cache_tokens::run(app.clone(), stop.clone()));
     tokio::spawn(tick(app.clone(), stop.clone()));
 }
 

@@ -121,10 +121,10 @@ async fn lead(start: Start) {
         forges,
         webhook_secret: Some(plane::webhook_secret()),
         artifact_limit: 1 << 20,
-        caching: None,
+        cache_tokens: None,
         clock,
         metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
-        cache: None,
+        cache_admin: None,
         rules: None,
         started_by: "two planes".to_owned(),
     };

@@ -7,7 +7,7 @@
 mod advice;
 pub mod agents;
 pub mod approvals;
-pub mod caching;
+pub mod cache_scopes;
 pub mod completion;
 pub mod ctx;
 pub mod decide;

@@ -23,6 +23,7 @@
 
 pub(crate) mod answer;
 mod apps;
+mod branches;
 pub mod budget;
 pub mod cause;
 mod checks;

@@ -287,6 +287,17 @@ fn answers_about_checks_repositories_and_deliveries_are_as_described() {
     let files = &mut caller.state.repository_mut(repository).unwrap().files;
     files.insert(".access.yml".to_owned(), b"version: 1\n".to_vec());
     caller.as_installation("GET", "/repos/lab/solver/contents/.access.yml", None);
+    let person = caller.person.clone();
+    for sha in ["d", "e"] {
+        let mut spec = RunSpec::push(repository, &person, Vec::new());
+        spec.head_sha = sha.repeat(40);
+        caller.state.start_run(spec);
+    }
+    let head = caller.as_installation("GET", "/repos/lab/solver/git/ref/heads%2Fmain", None).value();
+    assert_eq!((&head["ref"], &head["object"]["sha"]), (&"refs/heads/main".into(), &"e".repeat(40).into()));
+    let compare = format!("/repos/lab/solver/compare/{}...{}", "d".repeat(40), "e".repeat(40));
+    assert_eq!(caller.as_installation("GET", &compare, None).value()["status"], "ahead");
+    caller.as_installation("GET", "/repos/lab/solver/git/ref/heads%2Fnone", None);
     let author = caller.state.add_user("contributor");
     let fork = caller.state.add_fork(repository, &author);
     caller.state.open_pull(repository, fork, "fix", &"c".repeat(40), &author);

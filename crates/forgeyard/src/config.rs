@@ -112,7 +112,7 @@ pub struct CacheConfig {
     pub address: Option<String>,
     /// Scopes of repositories whose scopes are not the usual ones.
     #[serde(default)]
-    pub repositories: Vec<forgeyard_engine::caching::Scopes>,
+    pub repositories: Vec<forgeyard_engine::cache_scopes::Scopes>,
     /// What is fetched before jobs come.
     #[serde(default)]
     pub warm: Vec<forgeyard_cache::warm::List>,

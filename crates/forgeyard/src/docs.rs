@@ -130,10 +130,11 @@ fn cache_of_the_page_about_jobs_is_read_and_its_scopes_fit() {
     let file = toml_text::read::<FileConfig>("docs/cache-jobs.md", &text).unwrap();
     let cache = file.cache.unwrap();
     let declared = cache.scopes.clone();
-    let rules = crate::caching::rules(declared, &cache, &file.repositories).unwrap();
+    let rules = crate::cache_tokens::rules(declared, &cache, &file.repositories).unwrap();
     assert_eq!(rules.len(), 2, "the repository has the scopes that it names, and no usual ones");
-    let usual = crate::caching::rules(Vec::new(), &crate::config::CacheConfig::default(), &file.repositories)
-        .unwrap();
+    let usual =
+        crate::cache_tokens::rules(Vec::new(), &crate::config::CacheConfig::default(), &file.repositories)
+            .unwrap();
     let paths: Vec<&str> = usual.iter().map(|rule| rule.path.as_str()).collect();
     for path in paths {
         assert!(CACHE_JOBS.contains(path), "{path}");

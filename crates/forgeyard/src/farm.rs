@@ -2,15 +2,15 @@
 //! no second path: an embedded site says exactly what a distant one says.
 
 use crate::args::UpArgs;
-use crate::cache_port::CachePort;
+use crate::cache_admin::AdminPort;
 use crate::config::{ADDRESS, HostSize};
 use crate::connect;
 use crate::output::Wrong;
 use crate::rules::FileRules;
 use anyhow::{Context as _, Result};
 use forgeyard_blobs::{BlobStore, DiskStore};
-use forgeyard_control::caches::Caches;
-use forgeyard_control::caching::Caching;
+use forgeyard_control::cache_admin::CacheAdmin;
+use forgeyard_control::cache_tokens::CacheTokens;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::core;
 use forgeyard_control::forges::Connections;
@@ -51,7 +51,7 @@ pub struct FarmOptions {
     /// The files that it was read from, which are read again when they change.
     pub rules: Option<Arc<dyn RuleSource>>,
     /// The build cache.
-    pub cache: Option<Arc<dyn Caches>>,
+    pub cache_admin: Option<Arc<dyn CacheAdmin>>,
     /// Connections to forges.
     pub forges: Connections,
     /// Secret of webhooks.
@@ -59,7 +59,7 @@ pub struct FarmOptions {
     /// Largest artifact, in bytes.
     pub artifact_limit: u64,
     /// The build cache of jobs.
-    pub caching: Option<Arc<dyn Caching>>,
+    pub cache_tokens: Option<Arc<dyn CacheTokens>>,
     /// Offer the simulated GPU beside real ones.
     pub simulated_beside_real: bool,
     /// Run a site and the environment service as well.
@@ -161,8 +161,8 @@ pub async fn start(
             forges: options.forges,
             webhook_secret: options.webhook_secret,
             artifact_limit: options.artifact_limit,
-            cache: options.cache,
-            caching: options.caching,
+            cache_admin: options.cache_admin,
+            cache_tokens: options.cache_tokens,
             rules: options.rules,
             started_by: started_by(),
             clock,
@@ -354,11 +354,11 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
             .fix("add [tls], or `public-url` when a proxy speaks TLS")
             .into());
     }
-    let caching = match &file.cache {
-        Some(config) => crate::caching::FarmCaching::open(&folder(&args.data)?, config)?,
+    let cache_tokens = match &file.cache {
+        Some(config) => crate::cache_tokens::FarmTokens::open(&folder(&args.data)?, config)?,
         None => None,
     };
-    let caching = caching.map(|caching| Arc::new(caching) as Arc<dyn Caching>);
+    let cache_tokens = cache_tokens.map(|tokens| Arc::new(tokens) as Arc<dyn CacheTokens>);
     let options = FarmOptions {
         data: args.data.clone(),
         listen,
@@ -367,15 +367,15 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
         local: file.local_listen,
         config: file.farm(host)?,
-        cache: file
+        cache_admin: file
             .cache
             .as_ref()
-            .map(|config| Arc::new(CachePort::new(args.data.clone(), config)) as Arc<dyn Caches>),
+            .map(|config| Arc::new(AdminPort::new(args.data.clone(), config)) as Arc<dyn CacheAdmin>),
         rules: rules.map(|rules| Arc::new(rules) as Arc<dyn RuleSource>),
         forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,
         artifact_limit: file.artifact_limit_mib.unwrap_or(ARTIFACT_LIMIT_MIB) << 20,
-        caching,
+        cache_tokens,
         simulated_beside_real: file.simulated_beside_real,
         whole,
     };

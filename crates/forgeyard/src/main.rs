@@ -3,8 +3,8 @@
 #![allow(unreachable_pub, reason = "a binary has no outside; `pub` here means: of this module for others")]
 
 mod args;
-mod cache_port;
-mod caching;
+mod cache_admin;
+mod cache_tokens;
 mod commands;
 mod config;
 mod connect;

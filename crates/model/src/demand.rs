@@ -151,7 +151,8 @@ pub struct RunFacts {
     pub head_repository: Option<u64>,
     /// Commit.
     pub head_sha: String,
-    /// Branch, without `refs/heads/`.
+    /// Branch, without `refs/heads/`. Only one of which the forge vouched that the head is on it may be that of a protected
+    /// branch: names of tags look alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_branch: Option<String>,
     /// Number of the pull request, where it could be found.

@@ -65,6 +65,7 @@ pub(crate) fn token() -> Secret {
         expires_at: Timestamp::from_micros(1_900_000_000_000_000),
         epoch: 0,
         cold: false,
+        listed: false,
         run: None,
     };
     token::mint(&claims, &key()).unwrap()

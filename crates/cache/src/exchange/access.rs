@@ -1,6 +1,7 @@
 //! Who asks, and what that caller may do: decided once for each token, scope and surface, and remembered by the thread.
 
 use super::add;
+use crate::authority::in_force::Listing;
 use crate::authority::{Caller, token_in};
 use crate::connection::Thread;
 use crate::figures::Counters;
@@ -25,6 +26,8 @@ const MET: usize = 4096;
 pub(crate) struct Access {
     generation: u64,
     expires_at: Option<Timestamp>,
+    /// How its token stands in the list, where that counts.
+    listing: Option<Listing>,
     pub(crate) grant: Grant,
     pub(crate) provenance: Provenance,
     /// Who reads, for the journal.
@@ -55,6 +58,7 @@ impl Access {
         Access {
             generation,
             expires_at: claims.map(|claims| claims.expires_at),
+            listing: None,
             grant,
             provenance: Provenance {
                 principal: claims.map_or_else(String::new, |claims| claims.principal.clone()),
@@ -117,32 +121,34 @@ impl Access {
         surface: Surface,
     ) -> Self {
         let (now, generation) = ((core.clock)(), core.generation());
-        Self::of(core, &caller_of(core, authorization, agent, now), generation, scope, surface)
+        let (caller, listing) = caller_of(core, authorization, agent, now);
+        Self { listing, ..Self::of(core, &caller, generation, scope, surface) }
     }
 
     /// Whether what was decided holds still.
     pub(crate) fn holds(&self, core: &Core) -> bool {
-        self.generation == core.generation() && self.expires_at.is_none_or(|end| end > (core.clock)())
+        self.generation == core.generation()
+            && self.expires_at.is_none_or(|end| end > (core.clock)())
+            && self.listing.as_ref().is_none_or(|listing| listing.holds(&core.in_force))
     }
 }
 
 /// Who holds the token of a request; anonymous when there is none that holds.
 pub(crate) fn caller(core: &Core, head: &Head, now: Timestamp) -> Caller {
-    caller_of(core, &head.authorization, &head.agent, now)
+    caller_of(core, &head.authorization, &head.agent, now).0
 }
 
-fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> Caller {
+fn caller_of(core: &Core, authorization: &[u8], agent: &str, now: Timestamp) -> (Caller, Option<Listing>) {
     if authorization.is_empty() {
-        return Caller::ANONYMOUS;
+        return (Caller::ANONYMOUS, None);
     }
-    let Some(token) = token_in(authorization) else { return Caller::ANONYMOUS };
-    match core.authority().identify(&token, now) {
-        Ok(caller) => caller,
-        Err(error) => {
-            tracing::info!(client = agent, "a token is not believed: {error}");
-            Caller::ANONYMOUS
-        }
-    }
+    let Some(token) = token_in(authorization) else { return (Caller::ANONYMOUS, None) };
+    let (caller, listing) = core.in_force.identify(&token, now);
+    let caller = caller.unwrap_or_else(|error| {
+        tracing::info!(client = agent, "a token is not believed: {error}");
+        Caller::ANONYMOUS
+    });
+    (caller, listing)
 }
 
 /// A caller that a thread met, with the text of the scope that it asked for.

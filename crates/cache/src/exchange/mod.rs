@@ -6,17 +6,19 @@
 
 mod access;
 mod containers;
+pub(crate) mod part;
 mod resume;
 mod write;
 
 use access::access_to;
 pub(crate) use access::{Access, Met, access, caller};
+use part::Asked;
 use write::{Write, fail, put};
 
 use crate::action;
 use crate::checked::Whole;
 use crate::connection::{Connection, End, Thread};
-use crate::http::{Head, Method, Wrong, range_of};
+use crate::http::{Head, Method, Wrong};
 use crate::name::{Kind, Name, NameHash};
 use crate::promise::{self, complete, look};
 use crate::service::Core;
@@ -265,16 +267,10 @@ async fn read(
     | Sent::Kept(facts, _)
     | Sent::Framed(facts, ..)) = &sent;
     let Facts { digest, size, .. } = *facts;
-    let range =
-        head.range.as_ref().filter(|_| head.method == Method::Get).and_then(|text| range_of(text, size));
-    let part = match range {
-        None => None,
-        Some(Ok((first, last))) => Some(first..last + 1),
-        Some(Err(wrong)) => {
-            let whole = format!("bytes */{size}");
-            conn.begin(wrong.status, 0, head.keep_alive, &[("Content-Range", &whole)]);
-            return conn.send(None).await;
-        }
+    let part = match part::asked(conn, head, size).await? {
+        Asked::All => None,
+        Asked::Part(part) => Some(part),
+        Asked::Answered => return Ok(()),
     };
     conn.begin_entry(digest, size, part.as_ref(), head.keep_alive);
     let part = part.unwrap_or(0..size);
@@ -282,19 +278,11 @@ async fn read(
         return conn.send(None).await;
     }
     add(&counters.bytes_out, part.end - part.start);
-    let found = match sent {
-        Sent::Found(found) => found,
-        Sent::Framed(_, frames, range) => return conn.send_frames(&frames, range, part).await,
-        Sent::Log(_, log, at) => return conn.send_file(log.file(), at + part.start..at + part.end).await,
-        Sent::Kept(_, bytes) => return conn.send(bytes.get(part.start as usize..part.end as usize)).await,
-    };
-    match found.place {
-        Place::Buffer(range) => {
-            let from = range.start + part.start as usize;
-            conn.send_entry(from..range.start + part.end as usize).await
-        }
-        Place::Large(_) if size == 0 => conn.send(None).await,
-        Place::Large(large) => conn.send_large(thread, &large, part).await,
+    match sent {
+        Sent::Found(Found { place, .. }) => part::send(thread, conn, place, size, part).await,
+        Sent::Framed(_, frames, range) => conn.send_frames(&frames, range, part).await,
+        Sent::Log(_, log, at) => conn.send_file(log.file(), at + part.start..at + part.end).await,
+        Sent::Kept(_, bytes) => conn.send(bytes.get(part.start as usize..part.end as usize)).await,
     }
 }
 

@@ -9,11 +9,12 @@ use super::signed::{PREFIX, Right};
 use super::uploads::{Content, UploadError, assemble};
 use crate::admin::parameter;
 use crate::connection::{Connection, End, Incoming, Thread};
-use crate::http::{Framing, Head, Method, Wrong, range_of};
+use crate::exchange::part;
+use crate::http::{Framing, Head, Wrong};
 use crate::name::NameHash;
 use crate::service::Core;
 use crate::store::log::Durability;
-use crate::store::{Found, Place, Store as _, StoreError};
+use crate::store::{Found, Store as _, StoreError};
 use crate::surface::Surface;
 use forgeyard_model::Digest;
 use std::sync::Arc;
@@ -209,44 +210,12 @@ async fn get(
         conn.begin(404, 0, head.keep_alive, &[]);
         return conn.send(None).await;
     };
-    let (size, tag) = (facts.size, format!("\"{}\"", facts.digest.hex()));
-    let ranged = head.range.as_ref().filter(|_| head.method == Method::Get);
-    let (status, part) = match ranged.and_then(|text| range_of(text, size)) {
-        None => (200, 0..size),
-        Some(Ok((first, last))) => (206, first..last + 1),
-        Some(Err(wrong)) => {
-            let whole = format!("bytes */{size}");
-            conn.begin(wrong.status, 0, head.keep_alive, &[("Content-Range", &whole)]);
-            return conn.send(None).await;
-        }
-    };
-    let shown = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
     let file = disposition(&head.path);
-    let mut headers = vec![
-        ("Content-Type", mime.as_str()),
-        ("ETag", tag.as_str()),
-        ("Accept-Ranges", "bytes"),
-        ("x-ms-blob-type", "BlockBlob"),
-    ];
-    if status == 206 {
-        headers.push(("Content-Range", &shown));
-    }
-    if let Some(file) = &file {
-        headers.push(("Content-Disposition", file));
-    }
-    conn.begin(status, part.end - part.start, head.keep_alive, &headers);
-    if head.method == Method::Head {
-        return conn.send(None).await;
-    }
+    let mut headers = vec![("Content-Type", mime.as_str()), ("x-ms-blob-type", "BlockBlob")];
+    headers.extend(file.as_deref().map(|file| ("Content-Disposition", file)));
+    let Some(part) = part::begin(conn, head, &facts, &headers).await? else { return Ok(()) };
     core.figures.of(scope, Surface::Github).bytes_out.fetch_add(part.end - part.start, Relaxed);
-    match place {
-        Place::Buffer(range) => {
-            let from = range.start + part.start as usize;
-            conn.send_entry(from..range.start + part.end as usize).await
-        }
-        Place::Large(_) if size == 0 => conn.send(None).await,
-        Place::Large(large) => conn.send_large(thread, &large, part).await,
-    }
+    part::send(thread, conn, place, facts.size, part).await
 }
 
 /// The name of the file, for clients that save it under it.

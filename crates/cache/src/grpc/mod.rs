@@ -17,6 +17,7 @@
 
 mod actions;
 pub mod client;
+mod compress;
 mod contents;
 pub mod missing;
 pub mod resource;

@@ -6,6 +6,7 @@
 //! A write that breaks off goes on where [`query`] says that it stands, over the same resource name and with the same token
 //! (see `parked`); one that begins at 0 begins anew.
 
+use super::compress::{Compressor, LEVEL};
 use super::upload::{Upload, settle};
 use super::wire::{self, ReadResponse};
 use super::{Answers, Caller, Calling, resource};
@@ -21,15 +22,12 @@ use crate::store::large::Large;
 use crate::store::port::Stored;
 use crate::store::{Place, Store as _, StoreError};
 use bytes::Bytes;
-use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 /// Bytes of one answer.
 const PART: usize = 128 << 10;
-/// How hard what is read is compressed: the network is the cheaper one of the two.
-const LEVEL: i32 = 1;
 
 /// Reads a content.
 pub(super) async fn read(
@@ -74,9 +72,8 @@ pub(super) async fn read(
     if resource.compressed && source.frames().is_some() && from < until {
         frames = Some(Raw { next: from / FRAME, waiting: Bytes::new() });
     } else if resource.compressed {
-        let made = zstd::stream::write::Encoder::new(Vec::new(), LEVEL);
         let failed = |error| caller.refuse(Code::Internal, &about, error);
-        encoder = Some(Box::new(made.map_err(failed)?));
+        encoder = Some(Compressor::new().map_err(failed)?);
     }
     let access = Arc::clone(&caller.access);
     let parts = Parts { source, left: from..until, encoder, frames, access, done: false };
@@ -210,7 +207,7 @@ struct Raw {
 struct Parts {
     source: Source,
     left: Range<u64>,
-    encoder: Option<Box<zstd::stream::write::Encoder<'static, Vec<u8>>>>,
+    encoder: Option<Compressor>,
     frames: Option<Raw>,
     access: Arc<crate::exchange::Access>,
     done: bool,
@@ -257,9 +254,9 @@ impl Parts {
             let part = self.source.part(self.left.clone())?;
             self.left.start += part.len() as u64;
             let Some(encoder) = &mut self.encoder else { return Ok(Some(part)) };
-            encoder.write_all(&part).map_err(|error| Status::internal(error.to_string()))?;
-            if encoder.get_ref().len() >= PART {
-                return Ok(Some(std::mem::take(encoder.get_mut()).into()));
+            encoder.write(&part).map_err(|error| Status::internal(error.to_string()))?;
+            if let Some(ready) = encoder.ready(PART) {
+                return Ok(Some(ready.into()));
             }
         }
     }

@@ -280,6 +280,7 @@ pub(crate) async fn direct(core: &Core, token: &str, now: Timestamp) -> Option<D
                     expires_at: Timestamp::from_micros(claims.end().saturating_mul(1_000_000)),
                     epoch: authority.epoch(),
                     cold: false,
+                    listed: false,
                     run: Some(run),
                 };
                 let direct = Direct { claims: claims_of_ours, ids: Backend::read(claims.text("scp")) };
@@ -317,6 +318,7 @@ fn mint(
         expires_at,
         epoch,
         cold: false,
+        listed: false,
         run: Some(run),
     };
     Some(Given {

@@ -13,6 +13,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 mod client;
+#[path = "../support/killed.rs"]
+mod killed;
 #[path = "../support/s3.rs"]
 mod s3;
 mod service;
@@ -25,13 +27,14 @@ use forgeyard_cache::service::{Options, start};
 use forgeyard_cache::store::log::{Config, Durability};
 use forgeyard_cache::token::Access;
 use forgeyard_model::{Digest, Timestamp};
+use killed::Process;
 use s3::Fault;
 use service::{Service, SmallDisk};
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

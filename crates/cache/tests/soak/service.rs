@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) struct Service {
-    pub(super) child: Child,
+    process: Process,
     pub(super) address: SocketAddr,
 }
 
@@ -22,31 +22,27 @@ impl Service {
             Room::FullDisk => 1 << 30,
         };
         let tier = tier.map(|address| ("SOAK_TIER", address.to_string()));
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "the_service", "--nocapture"])
-            .env(FOLDER, folder)
-            .env("SOAK_LISTEN", listen.to_string())
-            .env("SOAK_CAPACITY", capacity.to_string())
-            .env("SOAK_GROUP", group.to_string())
-            .envs(tier)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let with = [
+            (FOLDER, folder.display().to_string()),
+            ("SOAK_LISTEN", listen.to_string()),
+            ("SOAK_CAPACITY", capacity.to_string()),
+            ("SOAK_GROUP", group.to_string()),
+        ];
+        let mut process = Process::start("the_service", with.into_iter().chain(tier));
+        let lines = std::iter::from_fn(|| process.line());
         let address = lines.filter_map(|line| line.split("listens on ").nth(1)?.parse().ok()).next();
-        Self { child, address: address.expect("the service starts") }
+        Self { address: address.expect("the service starts"), process }
     }
 
     pub(super) fn memory(&self) -> u64 {
-        let status = fs_err::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status = fs_err::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    pub(super) fn kill(mut self) -> (SocketAddr, u64) {
+    pub(super) fn kill(self) -> (SocketAddr, u64) {
         let memory = self.memory();
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.process.end();
         (self.address, memory)
     }
 }

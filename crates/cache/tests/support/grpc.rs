@@ -89,7 +89,12 @@ const RE: &str = "build.bazel.remote.execution.v2";
 
 impl Remote {
     pub async fn new(address: SocketAddr, token: Option<String>, instance: &str) -> Self {
-        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        Self::over(Endpoint::from_shared(format!("http://{address}")).unwrap(), token, instance).await
+    }
+
+    /// With a connection that is made so.
+    pub async fn over(endpoint: Endpoint, token: Option<String>, instance: &str) -> Self {
+        let channel = endpoint.connect().await.unwrap();
         Self { channel, token, tool: ("bazel".to_owned(), "7.4.0".to_owned()), instance: instance.to_owned() }
     }
 
@@ -254,15 +259,24 @@ impl Remote {
         Ok(parts.into_iter().flat_map(|part| part.data.to_vec()).collect())
     }
 
-    /// Reads a content and keeps none of it; answers with its size.
-    pub async fn read_through(&self, digest: &Digest, compressed: bool) -> Result<u64, Status> {
+    /// Begins to read a content; what is not taken waits.
+    pub async fn begin_read(
+        &self,
+        digest: &Digest,
+        compressed: bool,
+    ) -> Result<tonic::Streaming<wire::ReadResponse>, Status> {
         let message =
             wire::ReadRequest { resource_name: self.of(compressed, digest), ..wire::ReadRequest::default() };
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await.unwrap();
         let path = "/google.bytestream.ByteStream/Read".parse().unwrap();
         let codec = ProstCodec::<wire::ReadRequest, wire::ReadResponse>::default();
-        let mut parts = grpc.server_streaming(self.request(message), path, codec).await?.into_inner();
+        grpc.server_streaming(self.request(message), path, codec).await.map(Response::into_inner)
+    }
+
+    /// Reads a content and keeps none of it; answers with its size.
+    pub async fn read_through(&self, digest: &Digest, compressed: bool) -> Result<u64, Status> {
+        let mut parts = self.begin_read(digest, compressed).await?;
         let mut read = 0;
         while let Some(part) = parts.message().await? {
             read += part.data.len() as u64;

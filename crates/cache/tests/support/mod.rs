@@ -4,6 +4,7 @@
 
 pub mod issuer;
 pub mod nix;
+pub mod programs;
 
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::authority::{Snapshot, public_text};
@@ -63,6 +64,7 @@ pub fn claims(scope: &str, access: Access) -> Claims {
         expires_at: Timestamp::from_micros(NOW + 3_600_000_000),
         epoch: 0,
         cold: false,
+        listed: false,
         run: Some(format!("run of {scope}")),
     }
 }

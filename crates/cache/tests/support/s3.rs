@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+use crate::support::programs;
 use rusty_s3::{Bucket, Credentials, S3Action as _, UrlStyle};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,11 +25,8 @@ pub struct S3 {
 
 /// The program, where `scripts/install-clients.sh` puts it.
 fn program() -> Option<PathBuf> {
-    let clients = std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned());
-    let installed = PathBuf::from(clients).join("s3/bin/weed");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut all = std::env::split_paths(&path).map(|folder| folder.join("weed"));
-    if installed.exists() { Some(installed) } else { all.find(|path| path.exists()) }
+    let installed = programs::clients().join("s3/bin/weed");
+    if installed.exists() { Some(installed) } else { programs::look("weed") }
 }
 
 /// Ports that nobody has; its gRPC ports are ten thousand higher.

@@ -4,7 +4,7 @@
 //! twice, so the next try is told that the name is taken; nobody ever had that configuration, so the registration is
 //! deleted and made again. There are never two runners of a name.
 //!
-//! Budget: a run costs one call (two for a pull request), whatever the number of its jobs; a runner costs one call to
+//! Budget: a run costs one call (two for a pull request, and for a push to a protected branch), whatever the number of its jobs; a runner costs one call to
 //! mint, and one or two to forget: it is read anew first, and a runner that did its job is gone by itself.
 
 use super::{Trouble, gone};
@@ -14,7 +14,9 @@ use crate::forges::Connection;
 use crate::sealed::Configuration;
 use forgeyard_forges::github::budget::Limit;
 use forgeyard_forges::github::scaleset::ScaleSets;
-use forgeyard_forges::github::{Again, Cause, Deleted, GithubError, Jit, JitRequest, Target, WorkflowRun};
+use forgeyard_forges::github::{
+    Again, Cause, Deleted, GithubError, Jit, JitRequest, RepositoryPath, Target, WorkflowRun,
+};
 use forgeyard_model::demand::RunFacts;
 use forgeyard_model::effect::{Effect, EffectResult};
 use forgeyard_model::forge::Repository;
@@ -144,6 +146,10 @@ async fn look_up(app: &App, repository: &Repository, run: u64) -> Result<EffectR
         return Ok(EffectResult::RunMissing);
     }
     let mut facts = facts_of(&found);
+    if !vouched(app, repository, &path, &found).await? {
+        // The gate goes by the name of a branch; that of a tag, or of who knows what, is none.
+        facts.head_branch = None;
+    }
     let head = found.head_repository.as_ref().and_then(|head| Some((head.owner.as_ref()?, head.id)));
     if let (true, Some((owner, head)), Some(branch)) =
         (found.event.starts_with("pull_request"), head, &found.head_branch)
@@ -158,6 +164,48 @@ async fn look_up(app: &App, repository: &Repository, run: u64) -> Result<EffectR
         }
     }
     Ok(EffectResult::Run { facts: Box::new(facts) })
+}
+
+/// Whether the name of a run is that of a branch, as far as that counts: where it is the name of a protected branch, and the
+/// event is one whose standing depends on it. A timer fires on the default branch alone, so nobody can name it.
+async fn vouched(
+    app: &App,
+    repository: &Repository,
+    path: &RepositoryPath,
+    run: &WorkflowRun,
+) -> Result<bool, Trouble> {
+    let config = app.config();
+    let protected = config.repository(&repository.forge, repository.id).map(|known| &known.protected);
+    let named = run.head_branch.as_ref().filter(|branch| protected.is_some_and(|all| all.contains(branch)));
+    let own = run.head_repository.as_ref().is_some_and(|head| head.id == repository.id);
+    let (Some(branch), true, "push" | "workflow_dispatch") = (named, own, run.event.as_str()) else {
+        return Ok(true);
+    };
+    let connection = app.forges.of(&repository.forge)?;
+    let key = (repository.id, branch.clone(), run.head_sha.clone());
+    if connection.was_on_branch(&key) {
+        return Ok(true);
+    }
+    match connection.github().on_branch(path, branch, &run.head_sha).await {
+        Ok(true) => {
+            connection.learn_on_branch(key);
+            Ok(true)
+        }
+        Ok(false) => {
+            tracing::warn!(
+                run = run.id,
+                branch,
+                sha = run.head_sha,
+                "a run is named like a protected branch and is not on it"
+            );
+            Ok(false)
+        }
+        Err(error) if error.cause().is_some_and(|cause| cause.again() != Again::Later) => {
+            tracing::warn!(run = run.id, branch, %error, "nobody vouches that a run is on its branch");
+            Ok(false)
+        }
+        Err(error) => Err(again(&error)),
+    }
 }
 
 fn facts_of(run: &WorkflowRun) -> RunFacts {

@@ -1,6 +1,6 @@
 //! `/agent/v1`: one attempt, one agent. Everything but redeeming needs the session token of exactly this attempt.
 
-mod caching;
+mod cache;
 mod runners;
 mod waiting;
 
@@ -45,7 +45,7 @@ pub fn routes() -> Routes {
         .route(agent::BLOB, routing::get(blob))
         .route(agent::ARTIFACT, routing::put(artifact).layer(axum::extract::DefaultBodyLimit::disable()))
         .route(agent::FINISH, routing::post(finish))
-        .route(agent::CACHE, routing::get(caching::access))
+        .route(agent::CACHE, routing::get(cache::access))
         .route(agent::RUNNER_CONFIG, routing::post(runners::config))
         .route(agent::RUNNER_TOOK, routing::post(runners::took))
 }
@@ -158,7 +158,7 @@ async fn redeem(State(app): State<App>, Json(request): Json<Redeem>) -> Result<J
         devices: devices.filter_map(|id| farm.devices.get(id)).map(|device| device.facts.clone()).collect(),
         heartbeat_seconds: HEARTBEAT_SECONDS,
         log_cap_bytes: LOG_CAP,
-        cache: app.caching.is_some(),
+        cache: app.cache_tokens.is_some(),
         mask: vec![request.token],
     }))
 }

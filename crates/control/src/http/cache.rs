@@ -4,7 +4,7 @@ use super::Routes;
 use super::error::{HttpError, invalid};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::caches::none;
+use crate::cache_admin::none;
 use axum::extract::{Query, State};
 use axum::{Json, routing};
 use forgeyard_api::cache::{CacheEntries, CacheRemoval, CacheRemoved, CacheView};
@@ -24,7 +24,7 @@ pub fn routes() -> Routes {
 }
 
 async fn look(State(app): State<App>, _: Caller) -> Result<Json<CacheView>, HttpError> {
-    app.cache.look().await?.map(Json).ok_or_else(none)
+    app.cache_admin.look().await?.map(Json).ok_or_else(none)
 }
 
 #[derive(Deserialize)]
@@ -40,7 +40,7 @@ async fn entries(
     Query(Asked { scope, prefix }): Query<Asked>,
 ) -> Result<Json<CacheEntries>, HttpError> {
     caller.need(Role::Operator)?;
-    app.cache.entries(&scope, &prefix, MOST).await.map(Json)
+    app.cache_admin.entries(&scope, &prefix, MOST).await.map(Json)
 }
 
 async fn remove(
@@ -62,7 +62,7 @@ pub(super) async fn removed(
     if name.trim().is_empty() {
         return Err(invalid("cache.which", "say a scope or a writer"));
     }
-    let removed = app.cache.remove(&caller.principal.name, which).await?;
+    let removed = app.cache_admin.remove(&caller.principal.name, which).await?;
     tracing::warn!(by = %caller.principal.name, removed, ?which, "entries of the cache were removed");
     Ok(CacheRemoved { removed })
 }

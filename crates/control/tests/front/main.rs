@@ -21,4 +21,5 @@ mod repeat;
 mod rules;
 mod runner;
 mod sources;
+mod tags;
 mod told;

@@ -24,7 +24,8 @@ use forgeyard_api::client::{Client, ClientError, HttpOptions};
 use forgeyard_blobs::BlobStore;
 use forgeyard_blobs::DiskStore;
 use forgeyard_control::app::App;
-use forgeyard_control::caches::Caches;
+use forgeyard_control::cache_admin::CacheAdmin;
+use forgeyard_control::cache_tokens::CacheTokens;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::forges::Connections;
 use forgeyard_control::rules::RuleSource;
@@ -58,7 +59,8 @@ pub struct Setup {
     pub address: SocketAddr,
     pub forges: Connections,
     pub clock: Clock,
-    pub cache: Option<Arc<dyn Caches>>,
+    pub cache_admin: Option<Arc<dyn CacheAdmin>>,
+    pub cache_tokens: Option<Arc<dyn CacheTokens>>,
     pub rules: Option<Arc<dyn RuleSource>>,
 }
 
@@ -73,7 +75,8 @@ impl Setup {
             address: "127.0.0.1:0".parse().unwrap(),
             forges: Connections::default(),
             clock: Clock::system(),
-            cache: None,
+            cache_admin: None,
+            cache_tokens: None,
             rules: None,
         }
     }
@@ -137,11 +140,11 @@ impl Setup {
             local: None,
             forges: self.forges.clone(),
             webhook_secret: Some(webhook_secret()),
-            cache: self.cache.clone(),
+            cache_admin: self.cache_admin.clone(),
             rules: self.rules.clone(),
             started_by: "tests".to_owned(),
             artifact_limit: 8 << 20,
-            caching: None,
+            cache_tokens: self.cache_tokens.clone(),
             clock: self.clock.clone(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };

@@ -4,7 +4,7 @@ use crate::rig::{Answer, Rig, cookie, request};
 use axum::body::Body;
 use axum::http::{Method, header};
 use forgeyard_api::cache::{CacheEntries, CacheEntry, CacheRemoval, CacheScope, CacheTraffic, CacheView};
-use forgeyard_control::caches::{CacheError, Caches};
+use forgeyard_control::cache_admin::{CacheAdmin, CacheError};
 use forgeyard_model::Timestamp;
 use forgeyard_model::principal::Role;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ struct Simulated {
 }
 
 #[async_trait::async_trait]
-impl Caches for Simulated {
+impl CacheAdmin for Simulated {
     async fn look(&self) -> Result<CacheView, CacheError> {
         if *self.away.lock().unwrap() {
             return Err(CacheError::NoAnswer("connection refused".to_owned()));
@@ -94,7 +94,7 @@ async fn farm_without_a_cache_says_how_to_get_one() {
 #[tokio::test]
 async fn cache_that_is_away_breaks_no_page_but_its_own_and_is_named_there() {
     let cache = Arc::new(Simulated::default());
-    let rig = Rig::with_cache(Arc::clone(&cache) as Arc<dyn Caches>).await;
+    let rig = Rig::with_cache(Arc::clone(&cache) as Arc<dyn CacheAdmin>).await;
     let session = rig.session(&rig.admin);
     let answer = page(&rig, "/cache", &session).await;
     assert!(answer.body.contains("90.0 %") && answer.body.contains("scope=main"), "{}", answer.body);
@@ -114,7 +114,7 @@ async fn cache_that_is_away_breaks_no_page_but_its_own_and_is_named_there() {
 #[tokio::test]
 async fn entries_are_shown_to_operators_and_removed_in_their_name() {
     let cache = Arc::new(Simulated::default());
-    let rig = Rig::with_cache(Arc::clone(&cache) as Arc<dyn Caches>).await;
+    let rig = Rig::with_cache(Arc::clone(&cache) as Arc<dyn CacheAdmin>).await;
     let viewer = rig.session(&rig.token("eve", Role::Viewer).await);
     let operator = rig.session(&rig.token("olga", Role::Operator).await);
     let answer = page(&rig, "/cache/scope?scope=main&prefix=a", &viewer).await;

@@ -6,7 +6,7 @@ use axum::http::{Method, Request, Response, header};
 use forgeyard_api::people::TokenRequest;
 use forgeyard_blobs::MemoryStore;
 use forgeyard_control::app::App;
-use forgeyard_control::caches::Caches;
+use forgeyard_control::cache_admin::CacheAdmin;
 use forgeyard_control::clock::Clock;
 use forgeyard_control::serve::{self, Options, Running};
 use forgeyard_control::{auth, core, http, keys, logs};
@@ -46,11 +46,11 @@ impl Rig {
     }
 
     /// A farm with this build cache.
-    pub(crate) async fn with_cache(cache: Arc<dyn Caches>) -> Self {
+    pub(crate) async fn with_cache(cache: Arc<dyn CacheAdmin>) -> Self {
         Self::beside(Some(cache)).await
     }
 
-    async fn beside(cache: Option<Arc<dyn Caches>>) -> Self {
+    async fn beside(cache: Option<Arc<dyn CacheAdmin>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -73,11 +73,11 @@ impl Rig {
             local: None,
             forges: Default::default(),
             webhook_secret: None,
-            cache,
+            cache_admin: cache,
             rules: None,
             started_by: "tests".to_owned(),
             artifact_limit: 1 << 20,
-            caching: None,
+            cache_tokens: None,
             clock,
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
         };

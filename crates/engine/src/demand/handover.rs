@@ -6,7 +6,8 @@
 //! no step runs; the machine goes, its registration is forgotten, and the demand is decided anew by what the forge said.
 //!
 //! Where a server tells no handle, a machine takes whichever job waits. Then this asks about the job that it was made for,
-//! and what it really takes is not asked about before it runs.
+//! and what it really takes is not asked about before it runs. What is missing for that stands in `docs/forgejo.md`; no server
+//! that tells runs and no handles is known, and jobs without a run are refused before.
 
 use super::{admit, launch, taken};
 use crate::agents::live;

@@ -125,7 +125,10 @@ fn class(run: &Run<'_>, repository: &RepositoryConfig) -> Result<Class, Explanat
     Ok(match facts.event.as_str() {
         "push" => match &facts.head_branch {
             Some(branch) => Class::push(&format!("refs/heads/{branch}"), repository),
-            None => inside(EventClass::Push, "a push without a branch".to_owned()),
+            None => inside(
+                EventClass::Push,
+                "a push of a tag, or of a commit that is on no branch as far as is known".to_owned(),
+            ),
         },
         "merge_group" => inside(EventClass::Push, "the merge queue tries a merge".to_owned()),
         _ if of_request => inside(

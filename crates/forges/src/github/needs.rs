@@ -52,7 +52,7 @@ pub const NEEDS: &[Need] = &[
     Need {
         permission: "contents",
         level: "read",
-        why: "read the access files and the sources that are built",
+        why: "read the access files and the sources that are built, and see that a push is on the branch that it names",
         place: Place::Anywhere,
     },
     Need {

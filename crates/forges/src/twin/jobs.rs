@@ -107,8 +107,10 @@ pub struct RunSpec {
     pub workflow: String,
     /// `push`, `pull_request`, `schedule`, `workflow_dispatch`, …
     pub event: String,
-    /// Branch of the head.
+    /// Branch of the head, or the tag.
     pub head_branch: String,
+    /// Whether a tag was pushed and no branch; its run looks the same.
+    pub tag: bool,
     /// Head commit.
     pub head_sha: String,
     /// Repository of the head; another one for a fork.
@@ -131,6 +133,7 @@ impl RunSpec {
             workflow: "ci".to_owned(),
             event: "push".to_owned(),
             head_branch: "main".to_owned(),
+            tag: false,
             head_sha: "5d1e0bc5a1d9a0f2f4c1f0c1d0e5a7b3c9d2e1f0".to_owned(),
             head_repository: repository,
             pull: None,

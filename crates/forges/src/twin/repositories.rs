@@ -76,6 +76,8 @@ pub struct Repository {
     pub environments: BTreeMap<String, Environment>,
     /// Pull requests by number.
     pub pulls: BTreeMap<u64, Pull>,
+    /// Commits of each branch on which something ran, the newest last.
+    pub branches: BTreeMap<String, Vec<String>>,
     pub(super) run_number: u64,
     pub(super) workflows: BTreeSet<String>,
 }
@@ -113,6 +115,7 @@ impl State {
             files: BTreeMap::new(),
             environments: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            branches: BTreeMap::new(),
             run_number: 0,
             workflows: BTreeSet::new(),
         };

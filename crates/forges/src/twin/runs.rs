@@ -42,6 +42,12 @@ impl State {
             Some(repository) => {
                 repository.run_number += 1;
                 repository.workflows.insert(spec.workflow.clone());
+                if !spec.tag && spec.head_repository == spec.repository {
+                    let commits = repository.branches.entry(spec.head_branch.clone()).or_default();
+                    if !commits.contains(&spec.head_sha) {
+                        commits.push(spec.head_sha.clone());
+                    }
+                }
                 repository.run_number
             }
             None => 1,

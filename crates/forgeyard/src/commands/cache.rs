@@ -1,7 +1,7 @@
 //! `forgeyard cache`: runs the build cache, makes its tokens, looks at its entries and removes them.
 //!
 //! Beside the farm's data lies the folder `cache`: `token.key` (who has it can make tokens), `authority.json` (what the
-//! cache goes by) and `store`. The scopes come from `[cache]` in forgeyard.toml.
+//! cache goes by), `live.json` (attempts whose tokens hold) and `store`. The scopes come from `[cache]` in forgeyard.toml.
 
 use crate::config::{CacheConfig, FileConfig, HostSize};
 use crate::output::{self, Wrong, table_or};
@@ -176,6 +176,11 @@ fn folder(data: &Path) -> PathBuf {
     data.join("cache")
 }
 
+/// File of the authority of the cache.
+pub fn authority_path(data: &Path) -> PathBuf {
+    folder(data).join("authority.json")
+}
+
 /// The key that signs tokens; made at the first start.
 pub fn signing_key(data: &Path) -> Result<SigningKey> {
     let path = folder(data).join("token.key");
@@ -201,7 +206,7 @@ pub fn change_authority(
     change: impl FnOnce(&mut Snapshot) -> Result<bool>,
 ) -> Result<(PathBuf, Snapshot)> {
     fs_err::create_dir_all(folder(data))?;
-    let path = folder(data).join("authority.json");
+    let path = authority_path(data);
     let guard = std::fs::File::create(path.with_extension("lock"))?;
     guard.lock()?;
     let known = fs_err::read(&path);
@@ -259,11 +264,12 @@ pub fn start(
 ) -> Result<Running> {
     let key = signing_key(data)?;
     let public = forgeyard_cache::authority::public_text(&key.verifying_key());
-    let scopes = crate::caching::rules(scopes(config)?, config, repositories)?;
+    let scopes = crate::cache_tokens::rules(scopes(config)?, config, repositories)?;
     let (authority, _) = change_authority(data, |snapshot| {
         snapshot.keys.insert(KEY.to_owned(), public);
         snapshot.scopes = scopes;
         snapshot.issuers = config.issuers.clone();
+        snapshot.forget_ended(Clock::system().now());
         Ok(true)
     })?;
     let listen = match config.listen {
@@ -311,7 +317,7 @@ pub(crate) fn claims(
     access: Access,
     life: Duration,
 ) -> Result<(Claims, SigningKey)> {
-    let epoch = match fs_err::read(folder(data).join("authority.json")) {
+    let epoch = match fs_err::read(authority_path(data)) {
         Ok(bytes) => serde_json::from_slice::<Snapshot>(&bytes)?.epoch,
         Err(_) => 0,
     };
@@ -325,6 +331,7 @@ pub(crate) fn claims(
         expires_at: Clock::system().now().plus(life),
         epoch,
         cold: false,
+        listed: false,
         run: None,
     };
     Ok((claims, signing_key(data)?))

@@ -178,7 +178,7 @@ impl Tour {
         }
         let farm = farm::start(
             FarmOptions {
-                cache: None,
+                cache_admin: None,
                 rules: None,
                 data: data.to_owned(),
                 listen,
@@ -190,7 +190,7 @@ impl Tour {
                 forges: Default::default(),
                 webhook_secret: Some(secret.clone()),
                 artifact_limit: 4 << 30,
-                caching: None,
+                cache_tokens: None,
                 simulated_beside_real: false,
                 whole: true,
             },

@@ -1,4 +1,4 @@
-//! Pages of the build cache. It is asked anew for each, see [`crate::caches`].
+//! Pages of the build cache. It is asked anew for each, see [`crate::cache_admin`].
 
 use super::{Form, Page, html, shell};
 use crate::app::App;
@@ -20,7 +20,7 @@ const ROWS: usize = 100;
 /// The whole cache. That it does not answer is shown on its page: the farm works without it.
 pub(super) async fn whole(State(app): State<App>, caller: Caller) -> Page {
     let shell = shell(&app, Some(&caller));
-    match app.cache.look().await {
+    match app.cache_admin.look().await {
         Ok(None) => html(pages::cache(&shell, Look::None)),
         Ok(Some(view)) => html(pages::cache(&shell, Look::Here(&view))),
         Err(HttpError(error)) => {
@@ -44,7 +44,7 @@ pub(super) async fn scope(
     caller: Caller,
     Query(Asked { scope, prefix }): Query<Asked>,
 ) -> Page {
-    let view = app.cache.look().await?;
+    let view = app.cache_admin.look().await?;
     let Some(view) = view else { return Err(missing("page", routes::CACHE_SCOPE)) };
     // a scope that was just emptied is not among them any more
     let found = view
@@ -53,7 +53,7 @@ pub(super) async fn scope(
         .find(|row| row.scope == scope)
         .unwrap_or_else(|| CacheScope { scope: scope.clone(), ..CacheScope::default() });
     let entries = match caller.need(Role::Operator) {
-        Ok(()) => Some(app.cache.entries(&scope, &prefix, ROWS).await?),
+        Ok(()) => Some(app.cache_admin.entries(&scope, &prefix, ROWS).await?),
         Err(_) => None,
     };
     html(pages::scope(&shell(&app, Some(&caller)), &found, &prefix, entries.as_ref()))

@@ -1,4 +1,4 @@
-//! Calls about repositories: themselves, who may do what in them, and their files.
+//! Calls about repositories: themselves, who may do what in them, their branches and their files.
 
 use super::super::calls::Reply;
 use super::super::state::State;
@@ -54,8 +54,82 @@ impl State {
                 self.require(&context.caller, "pull_requests", "read", owner, Some(id))?;
                 Ok(Reply::json(200, &json!(self.pulls_of_head(context, id))))
             }
+            ["git", "ref", name @ ..] => {
+                self.require(&context.caller, "contents", "read", owner, Some(id))?;
+                let name = name.join("/").replace("%2F", "/");
+                self.branch_reply(id, name.strip_prefix("heads/").ok_or_else(Reply::not_found)?)
+            }
+            ["compare", commits] => {
+                self.require(&context.caller, "contents", "read", owner, Some(id))?;
+                self.compare_reply(id, commits)
+            }
             _ => Err(not_simulated()),
         }
+    }
+
+    fn branch_reply(&self, id: u64, branch: &str) -> Result<Reply, Reply> {
+        let repository = self.repositories.get(&id).ok_or_else(Reply::not_found)?;
+        let head = repository.branches.get(branch).and_then(|commits| commits.last());
+        let sha = head.ok_or_else(Reply::not_found)?;
+        let git = format!("{}/repos/{}/git", self.urls.api, self.full_name(id));
+        let body = json!({
+            "ref": format!("refs/heads/{branch}"),
+            "node_id": format!("simulated-ref-{branch}"),
+            "url": format!("{git}/refs/heads/{branch}"),
+            "object": { "type": "commit", "sha": sha, "url": format!("{git}/commits/{sha}") },
+        });
+        Ok(Reply::json(200, &body))
+    }
+
+    /// Compares two commits by the branches that they are on; one that is on none has nothing in common with any other.
+    fn compare_reply(&self, id: u64, commits: &str) -> Result<Reply, Reply> {
+        let repository = self.repositories.get(&id).ok_or_else(Reply::not_found)?;
+        let (base, head) = commits.split_once("...").ok_or_else(Reply::not_found)?;
+        let place = |all: &Vec<String>, sha: &str| all.iter().position(|commit| commit == sha);
+        let both = repository.branches.values().find_map(|all| Some((place(all, base)?, place(all, head)?)));
+        let (base_at, head_at) = both.ok_or_else(Reply::not_found)?;
+        let (ahead, behind) = (head_at.saturating_sub(base_at), base_at.saturating_sub(head_at));
+        let status = match (ahead, behind) {
+            (0, 0) => "identical",
+            (_, 0) => "ahead",
+            _ => "behind",
+        };
+        let api = format!("{}/repos/{}", self.urls.api, self.full_name(id));
+        let page = format!("{}/{}", self.urls.html, self.full_name(id));
+        let between = format!("{page}/compare/{commits}");
+        let commit = json!({
+            "url": format!("{api}/commits/{base}"),
+            "sha": base,
+            "node_id": format!("simulated-commit-{base}"),
+            "html_url": format!("{page}/commit/{base}"),
+            "comments_url": format!("{api}/commits/{base}/comments"),
+            "commit": {
+                "url": format!("{api}/git/commits/{base}"),
+                "author": null,
+                "committer": null,
+                "message": "simulated",
+                "comment_count": 0,
+                "tree": { "sha": base, "url": format!("{api}/git/trees/{base}") },
+            },
+            "author": null,
+            "committer": null,
+            "parents": [],
+        });
+        let body = json!({
+            "url": format!("{api}/compare/{commits}"),
+            "html_url": between,
+            "permalink_url": between,
+            "diff_url": format!("{between}.diff"),
+            "patch_url": format!("{between}.patch"),
+            "base_commit": commit,
+            "merge_base_commit": commit,
+            "status": status,
+            "ahead_by": ahead,
+            "behind_by": behind,
+            "total_commits": ahead,
+            "commits": [],
+        });
+        Ok(Reply::json(200, &body))
     }
 
     /// Pull requests, newest first, by `head=owner:branch` and `state`.

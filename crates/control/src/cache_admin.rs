@@ -1,4 +1,5 @@
-//! The build cache as the control plane sees it: a service of its own that may be asked, and may not answer.
+//! The build cache for people who look after it: a service of its own that may be asked, and may not answer. What jobs get of it is
+//! in [`crate::cache_tokens`].
 //!
 //! The control plane keeps nothing of it. Every page and answer asks anew, within [`PATIENCE`], and says so when nobody
 //! answers; nothing else of the farm waits for that.
@@ -26,7 +27,7 @@ pub enum CacheError {
 
 /// Asks the cache on behalf of people.
 #[async_trait::async_trait]
-pub trait Caches: Send + Sync + 'static {
+pub trait CacheAdmin: Send + Sync + 'static {
     /// Everything at a glance.
     async fn look(&self) -> Result<CacheView, CacheError>;
     /// At most so many entries of a scope whose key begins so.
@@ -37,16 +38,16 @@ pub trait Caches: Send + Sync + 'static {
 
 /// The cache of the farm, when it has one.
 #[derive(Clone, Default)]
-pub struct Cache(Option<Arc<dyn Caches>>);
+pub struct Cache(Option<Arc<dyn CacheAdmin>>);
 
-impl From<Option<Arc<dyn Caches>>> for Cache {
-    fn from(caches: Option<Arc<dyn Caches>>) -> Self {
+impl From<Option<Arc<dyn CacheAdmin>>> for Cache {
+    fn from(caches: Option<Arc<dyn CacheAdmin>>) -> Self {
         Self(caches)
     }
 }
 
 impl Cache {
-    fn port(&self) -> Result<&Arc<dyn Caches>, HttpError> {
+    fn port(&self) -> Result<&Arc<dyn CacheAdmin>, HttpError> {
         self.0.as_ref().ok_or_else(none)
     }
 

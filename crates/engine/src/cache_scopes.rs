@@ -94,6 +94,7 @@ pub fn of_run(facts: &RunFacts, repository: &RepositoryConfig, scopes: &Scopes) 
         (true, None) if request => return scopes.read("the number of its pull request is not known"),
         (true, _) => {}
     }
+    // Only one that the forge vouched for may be called like a protected branch, see `RunFacts::head_branch`.
     let branch = facts.head_branch.as_ref().filter(|branch| repository.protected.contains(branch));
     match facts.event.as_str() {
         "push" | "schedule" | "workflow_dispatch" if branch.is_some() => {

@@ -1,24 +1,25 @@
 //! The build cache for the jobs of this farm: which scopes a repository has, tokens, what is taken back.
 //!
-//! All of it is written into the authority of the cache (`cache/authority.json`), which the cache reads within a second. So
-//! control plane and cache share a folder and a key, and neither asks the other.
+//! All of it is written into the authority of the cache: scopes into `cache/authority.json`, the attempts whose tokens hold
+//! into `cache/live.json`. The cache notices within a second. So control plane and cache share a folder and a key, and neither
+//! asks the other.
 
-use crate::commands::cache::{KEY, change_authority, signing_key};
+use crate::commands::cache::{KEY, authority_path, change_authority, signing_key};
 use crate::config::CacheConfig;
 use crate::output::Wrong;
 use anyhow::Result;
 use ed25519_dalek::SigningKey;
+use forgeyard_cache::authority::live::{LiveTokens, path_beside};
 use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
 use forgeyard_cache::signature::with_keys;
 use forgeyard_cache::token::{self, Access, Claims};
-use forgeyard_control::caching::{Caching, Minted, Wanted};
+use forgeyard_control::cache_tokens::{CacheTokens, Minted, Wanted};
 use forgeyard_control::clock::Clock;
-use forgeyard_engine::caching::Scopes;
-use forgeyard_model::Timestamp;
+use forgeyard_engine::cache_scopes::Scopes;
+use forgeyard_model::AttemptId;
 use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::forge::Repository;
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,7 +30,7 @@ const PULL_DAYS: u32 = 7;
 const CLOSED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// See the module.
-pub struct FarmCaching {
+pub struct FarmTokens {
     data: PathBuf,
     address: String,
     key: SigningKey,
@@ -102,7 +103,7 @@ pub fn rules(
     Ok(all)
 }
 
-impl FarmCaching {
+impl FarmTokens {
     /// That of a farm with a cache; none where jobs are to have none.
     pub fn open(data: &Path, config: &CacheConfig) -> Result<Option<Self>> {
         if !config.jobs.unwrap_or(true) {
@@ -157,7 +158,7 @@ fn nix_keys(snapshot: &Snapshot, scope: &ScopePath) -> Vec<String> {
         .collect()
 }
 
-impl Caching for FarmCaching {
+impl CacheTokens for FarmTokens {
     fn scopes(&self, repository: &Repository) -> Scopes {
         scopes_of(&self.declared, &repository.forge, repository.id)
     }
@@ -170,13 +171,14 @@ impl Caching for FarmCaching {
             Ok(complete(&mut snapshot.scopes, &wanted.scopes)? | opened)
         })?;
         let claims = Claims {
-            id: wanted.id.clone(),
+            id: wanted.attempt.to_string(),
             key: KEY.to_owned(),
             principal: wanted.principal.clone(),
             access: if wanted.given.writes { Access::Write } else { Access::Read },
             expires_at: wanted.expires_at,
             epoch: snapshot.epoch,
             cold: false,
+            listed: true,
             run: Some(wanted.run.clone()),
             scope: scope.clone(),
         };
@@ -184,23 +186,17 @@ impl Caching for FarmCaching {
         Ok(Minted { address: self.address.clone(), token, nix_keys: nix_keys(&snapshot, &scope) })
     }
 
-    fn revoke(&self, tokens: &BTreeMap<String, Timestamp>, now: Timestamp) -> io::Result<()> {
-        self.change(|snapshot| {
-            let before = (snapshot.revoked.len(), snapshot.ends.len());
-            let over: Vec<String> =
-                snapshot.ends.iter().filter(|(_, end)| **end <= now).map(|(id, _)| id.clone()).collect();
-            for id in &over {
-                snapshot.ends.remove(id);
-                snapshot.revoked.remove(id);
-            }
-            let mut changed = !over.is_empty();
-            for (id, end) in tokens {
-                changed |= snapshot.revoked.insert(id.clone());
-                snapshot.ends.insert(id.clone(), *end);
-            }
-            Ok(changed || before != (snapshot.revoked.len(), snapshot.ends.len()))
-        })
-        .map(drop)
+    fn list(&self, live: &[AttemptId]) -> io::Result<()> {
+        let path = path_beside(&authority_path(&self.data));
+        let tokens = LiveTokens { tokens: live.iter().map(ToString::to_string).collect() };
+        let bytes = serde_json::to_vec(&tokens)?;
+        if fs_err::read(&path).is_ok_and(|known| known == bytes) {
+            return Ok(());
+        }
+        fs_err::create_dir_all(path.parent().unwrap_or(&self.data))?;
+        let beside = path.with_extension("json.new");
+        fs_err::write(&beside, bytes)?;
+        fs_err::rename(&beside, &path)
     }
 
     fn close(&self, repository: &Repository, number: u64) -> io::Result<()> {
@@ -218,20 +214,21 @@ impl Caching for FarmCaching {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forgeyard_model::Id as _;
 
-    fn caching(data: &Path) -> FarmCaching {
-        FarmCaching::open(data, &CacheConfig::default()).unwrap().unwrap()
+    fn opened(data: &Path) -> FarmTokens {
+        FarmTokens::open(data, &CacheConfig::default()).unwrap().unwrap()
     }
 
     fn repository() -> Repository {
         Repository { forge: "github".parse().unwrap(), id: 42, name: "octo/demo".to_owned() }
     }
 
-    fn wanted(caching: &FarmCaching, scope: &str, writes: bool) -> Wanted {
+    fn wanted(tokens: &FarmTokens, scope: &str, writes: bool) -> Wanted {
         Wanted {
-            id: "att_1".to_owned(),
-            given: forgeyard_engine::caching::Given { scope: scope.to_owned(), writes, reason: "" },
-            scopes: caching.scopes(&repository()),
+            attempt: AttemptId::from_bits(1),
+            given: forgeyard_engine::cache_scopes::Given { scope: scope.to_owned(), writes, reason: "" },
+            scopes: tokens.scopes(&repository()),
             principal: "job_1.1".to_owned(),
             run: "pipe_1".to_owned(),
             expires_at: Clock::system().now().plus(Duration::from_secs(60)),
@@ -250,9 +247,9 @@ mod tests {
     #[test]
     fn token_of_a_job_holds_for_its_scope_until_the_attempt_ends() {
         let data = tempfile::tempdir().unwrap();
-        let caching = caching(data.path());
-        let wanted = wanted(&caching, "github/42/pr/7", true);
-        let token = caching.mint(&wanted).unwrap().token;
+        let tokens = opened(data.path());
+        let wanted = wanted(&tokens, "github/42/pr/7", true);
+        let token = tokens.mint(&wanted).unwrap().token;
         let (all, _) = authority(data.path());
         let now = Clock::system().now();
         let caller = all.identify(token.expose(), now).unwrap();
@@ -263,23 +260,37 @@ mod tests {
         assert_eq!(paths, ["github/42/pr/7", "github/42/main"]);
         assert_eq!(grant.writes.unwrap().as_str(), "github/42/pr/7");
         assert_eq!(
-            caching.mint(&wanted).unwrap().token.expose(),
+            tokens.mint(&wanted).unwrap().token.expose(),
             token.expose(),
             "asking again gives the same"
         );
-        caching.revoke(&[("att_1".to_owned(), wanted.expires_at)].into(), now).unwrap();
-        assert!(authority(data.path()).0.identify(token.expose(), now).is_err());
-        caching.revoke(&BTreeMap::new(), wanted.expires_at).unwrap();
-        assert!(authority(data.path()).1.revoked.is_empty(), "what has ended by itself is forgotten");
+        assert!(claims.listed && claims.id == wanted.attempt.to_string());
+    }
+
+    #[test]
+    fn list_of_live_tokens_is_written_when_it_is_another_one() {
+        let data = tempfile::tempdir().unwrap();
+        let tokens = opened(data.path());
+        let path = data.path().join("cache/live.json");
+        let all: Vec<AttemptId> = (1..=3).map(AttemptId::from_bits).collect();
+        tokens.list(&all).unwrap();
+        let read = || serde_json::from_slice::<LiveTokens>(&fs_err::read(&path).unwrap()).unwrap().tokens;
+        assert_eq!(read(), all.iter().map(ToString::to_string).collect());
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs_err::metadata(&path).unwrap());
+        let before = inode();
+        tokens.list(&all).unwrap();
+        assert_eq!(inode(), before, "the same list is not written again");
+        tokens.list(&all[1..]).unwrap();
+        assert_eq!(read(), all[1..].iter().map(ToString::to_string).collect());
     }
 
     #[test]
     fn closed_pull_request_is_marked_and_one_that_is_opened_again_is_not() {
         let data = tempfile::tempdir().unwrap();
-        let caching = caching(data.path());
-        caching.close(&repository(), 7).unwrap();
+        let tokens = opened(data.path());
+        tokens.close(&repository(), 7).unwrap();
         assert_eq!(authority(data.path()).1.closed.len(), 1);
-        caching.mint(&wanted(&caching, "github/42/pr/7", true)).unwrap();
+        tokens.mint(&wanted(&tokens, "github/42/pr/7", true)).unwrap();
         assert!(authority(data.path()).1.closed.is_empty());
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Agent, superseded};
 use crate::app::App;
-use crate::caching::{Without, wanted};
+use crate::cache_tokens::{Without, wanted};
 use crate::http::error::HttpError;
 use axum::Json;
 use axum::extract::State;
@@ -19,12 +19,12 @@ pub(super) async fn access(
         return Err(superseded(&attempt));
     }
     let none = |text: &str| ApiError::new(ErrorKind::NotFound, "cache.none", text);
-    let Some(caching) = app.caching.clone() else {
+    let Some(tokens) = app.cache_tokens.clone() else {
         return Err(none("this farm has no build cache").into());
     };
     let wanted = {
         let (farm, config) = (app.core.read(), app.config());
-        wanted(&farm, &config, &*caching, &attempt)
+        wanted(&farm, &config, tokens.cache(), &attempt)
     };
     let wanted = match wanted {
         Ok(wanted) => wanted,
@@ -34,13 +34,14 @@ pub(super) async fn access(
             return Err(ApiError::new(ErrorKind::Conflict, "cache.not_yet", text).hint("ask again").into());
         }
     };
-    let asked = wanted.clone();
-    let minted = tokio::task::spawn_blocking(move || caching.mint(&asked)).await;
+    let (asked, core) = (wanted.clone(), app.core.clone());
+    let minted = tokio::task::spawn_blocking(move || tokens.mint(&core, &asked)).await;
     let minted = minted.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|error| {
         tracing::error!(%error, attempt = %attempt.id, "a token of the cache could not be made");
         ApiError::new(ErrorKind::Unavailable, "cache.not_minted", "the token cannot be made now")
             .hint("ask again")
     })?;
+    let minted = minted.ok_or_else(|| superseded(&attempt))?;
     tracing::info!(attempt = %attempt.id, scope = wanted.given.scope, writes = wanted.given.writes, "a token of the cache");
     Ok(Json(CacheAccess {
         address: minted.address,

@@ -13,7 +13,7 @@ use forgeyard_cache::budget::{Report, Verdict};
 use forgeyard_cache::figures::Counted;
 use forgeyard_cache::token::{self, Access};
 use forgeyard_cache::warm::{Line, Standing};
-use forgeyard_control::caches::{CacheError, Caches};
+use forgeyard_control::cache_admin::{CacheAdmin, CacheError};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,12 +22,12 @@ use std::time::Duration;
 const LIFE: Duration = Duration::from_secs(60);
 
 /// The cache of this farm.
-pub struct CachePort {
+pub struct AdminPort {
     data: PathBuf,
     address: String,
 }
 
-impl CachePort {
+impl AdminPort {
     /// The cache that is configured so, beside this data.
     pub fn new(data: PathBuf, config: &CacheConfig) -> Self {
         let listen = config.listen.map_or_else(|| ADDRESS.to_owned(), |listen| listen.to_string());
@@ -122,7 +122,7 @@ fn scopes(stat: &Stat, reports: Vec<Report>) -> Vec<CacheScope> {
 }
 
 #[async_trait::async_trait]
-impl Caches for CachePort {
+impl CacheAdmin for AdminPort {
     async fn look(&self) -> Result<CacheView, CacheError> {
         let get = |path: &'static str| self.ask("console", reqwest::Method::GET, path, &[]);
         let stat: Stat = read(&get("stat").await?)?;
