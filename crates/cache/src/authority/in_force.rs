@@ -58,8 +58,8 @@ struct Watched {
     since: Instant,
     /// When it was to be read last.
     read: Instant,
-    /// It could not be read then.
-    failed: bool,
+    /// Why it could not be read then.
+    failed: Option<String>,
 }
 
 /// How closely files are looked at.
@@ -74,7 +74,7 @@ enum Look {
 impl Watched {
     fn new(path: PathBuf) -> Self {
         let now = Instant::now();
-        Self { stamp: Stamp::of(&path), path, since: now, read: now, failed: false }
+        Self { stamp: Stamp::of(&path), path, since: now, read: now, failed: None }
     }
 
     /// Whether it is to be read now. The stamp is taken before, so what is written meanwhile is found by the next look.
@@ -84,7 +84,7 @@ impl Watched {
         if changed {
             (self.stamp, self.since) = (stamp, now);
         }
-        let unsure = self.failed
+        let unsure = self.failed.is_some()
             || now.duration_since(self.since) < SETTLES
             || now.duration_since(self.read) >= SLOWLY;
         let due = changed || (look == Look::Closely && unsure);
@@ -92,6 +92,15 @@ impl Watched {
             self.read = now;
         }
         due
+    }
+
+    /// It could not be read. The same reason is told once: a file that stays away is looked for several times a second.
+    fn fails(&mut self, error: &ServiceError, kept: &str) {
+        let reason = error.to_string();
+        if self.failed.as_ref() != Some(&reason) {
+            tracing::warn!("{kept}: {reason}");
+            self.failed = Some(reason);
+        }
     }
 }
 
@@ -216,10 +225,12 @@ impl InForce {
         // First the list, see the module.
         if seen.live.due(now, look) {
             let read = read_live(&seen.live.path);
-            seen.live.failed = read.is_err();
             match read {
-                Ok(live) => self.take_live(live),
-                Err(error) => tracing::warn!("keeping the last good list of live tokens: {error}"),
+                Ok(live) => {
+                    seen.live.failed = None;
+                    self.take_live(live);
+                }
+                Err(error) => seen.live.fails(&error, "keeping the last good list of live tokens"),
             }
         }
         let Seen { authority, keys, digest, .. } = &mut *seen;
@@ -229,7 +240,11 @@ impl InForce {
             return;
         }
         let read = read_authority(&authority.path);
-        authority.failed = read.is_err();
+        if let Err(error) = &read {
+            authority.fails(error, "keeping the last good authority");
+        } else {
+            authority.failed = None;
+        }
         match read {
             Ok((read, files, new)) if new != *digest => {
                 (*keys, *digest) = (files, new);
@@ -237,8 +252,7 @@ impl InForce {
                 self.generation.fetch_add(1, Ordering::AcqRel);
                 tracing::info!("took over a new authority");
             }
-            Ok(_) => {}
-            Err(error) => tracing::warn!("keeping the last good authority: {error}"),
+            Ok(_) | Err(_) => {}
         }
     }
 
