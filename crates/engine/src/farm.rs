@@ -8,6 +8,7 @@ use crate::demand::past::Ended;
 use crate::demand::registration;
 use crate::queue;
 use crate::same_place;
+
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
@@ -28,6 +29,7 @@ use forgeyard_model::principal::ApiToken;
 use forgeyard_model::resources::Image;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
+use forgeyard_model::table::Table;
 use forgeyard_model::who::ForgeId;
 use forgeyard_model::{
     ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName, Id,
@@ -43,43 +45,43 @@ pub struct Farm {
     /// When this control plane started; silence counts from here.
     pub resumed_at: Timestamp,
     /// Webhook deliveries by GUID.
-    pub deliveries: BTreeMap<String, Delivery>,
+    pub deliveries: Table<String, Delivery>,
     /// Demands.
-    pub demands: BTreeMap<DemandId, Demand>,
+    pub demands: Table<DemandId, Demand>,
     /// Pipelines.
-    pub pipelines: BTreeMap<PipelineId, Pipeline>,
+    pub pipelines: Table<PipelineId, Pipeline>,
     /// Jobs.
-    pub jobs: BTreeMap<JobId, Job>,
+    pub jobs: Table<JobId, Job>,
     /// Attempts.
-    pub attempts: BTreeMap<AttemptId, Attempt>,
+    pub attempts: Table<AttemptId, Attempt>,
     /// Runners.
-    pub runners: BTreeMap<RunnerId, Runner>,
+    pub runners: Table<RunnerId, Runner>,
     /// Leases.
-    pub leases: BTreeMap<LeaseId, Lease>,
+    pub leases: Table<LeaseId, Lease>,
     /// Devices.
-    pub devices: BTreeMap<DeviceId, Device>,
+    pub devices: Table<DeviceId, Device>,
     /// Sites.
-    pub sites: BTreeMap<SiteId, Site>,
+    pub sites: Table<SiteId, Site>,
     /// Artifacts.
-    pub artifacts: BTreeMap<ArtifactId, Artifact>,
+    pub artifacts: Table<ArtifactId, Artifact>,
     /// Channels.
-    pub channels: BTreeMap<ChannelName, Channel>,
+    pub channels: Table<ChannelName, Channel>,
     /// Environments.
-    pub environments: BTreeMap<EnvironmentId, Environment>,
+    pub environments: Table<EnvironmentId, Environment>,
     /// Outbox.
-    pub effects: BTreeMap<EffectId, PendingEffect>,
+    pub effects: Table<EffectId, PendingEffect>,
     /// API tokens by digest.
-    pub tokens: BTreeMap<Digest, ApiToken>,
+    pub tokens: Table<Digest, ApiToken>,
     /// Running sums and durations.
-    pub ledger: BTreeMap<String, LedgerRow>,
+    pub ledger: Table<String, LedgerRow>,
     /// What is remembered of pools.
-    pub pools: BTreeMap<PoolName, PoolRecord>,
+    pub pools: Table<PoolName, PoolRecord>,
     /// What was said of heads, by forge, repository and commit.
-    pub approvals: BTreeMap<String, HeadApproval>,
+    pub approvals: Table<String, HeadApproval>,
     /// Accepted terms by person.
-    pub acceptances: BTreeMap<ForgeId, Acceptance>,
+    pub acceptances: Table<ForgeId, Acceptance>,
     /// Configurations by number; only the newest is sure to be here.
-    pub configs: BTreeMap<u64, ConfigVersion>,
+    pub configs: Table<u64, ConfigVersion>,
     /// Jobs of forges whose demands ended and are only in the database.
     pub ended: Ended,
     /// What is derived from the rows.
@@ -193,9 +195,9 @@ pub trait Entity: Clone + Into<Row> {
     /// Its primary key.
     fn key(&self) -> Self::Key;
     /// Its table.
-    fn table(farm: &Farm) -> &BTreeMap<Self::Key, Self>;
+    fn table(farm: &Farm) -> &Table<Self::Key, Self>;
     /// Its table and the indexes.
-    fn table_mut(farm: &mut Farm) -> (&mut BTreeMap<Self::Key, Self>, &mut Index);
+    fn table_mut(farm: &mut Farm) -> (&mut Table<Self::Key, Self>, &mut Index);
     /// Its version.
     fn generation(&self) -> u64;
     /// Sets its version.
@@ -212,8 +214,8 @@ macro_rules! entities {
         $(impl Entity for $type {
             type Key = $key;
             fn key(&self) -> $key { let key: fn(&$type) -> $key = $key_of; key(self) }
-            fn table(farm: &Farm) -> &BTreeMap<$key, Self> { &farm.$table }
-            fn table_mut(farm: &mut Farm) -> (&mut BTreeMap<$key, Self>, &mut Index) {
+            fn table(farm: &Farm) -> &Table<$key, Self> { &farm.$table }
+            fn table_mut(farm: &mut Farm) -> (&mut Table<$key, Self>, &mut Index) {
                 (&mut farm.$table, &mut farm.index)
             }
             fn generation(&self) -> u64 { self.generation }

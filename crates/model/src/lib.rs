@@ -46,6 +46,7 @@ pub mod rules;
 pub mod runner;
 pub mod secret;
 pub mod site;
+pub mod table;
 pub mod time;
 pub mod verdict;
 pub mod who;

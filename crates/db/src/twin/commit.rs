@@ -22,11 +22,11 @@ impl State {
         }
         self.check_bodies(batch, &plan)?;
 
-        self.rows.resize(TABLES.len(), BTreeMap::new());
+        self.rows.resize_with(TABLES.len(), Table::default);
         for (table, writes) in plan.tables {
             let (number, _) = aggregate::table(table.kind)?;
             if let Some(rows) = self.rows.get_mut(number) {
-                rows.extend(writes.into_iter().map(|write| (write.key, write.row.clone())));
+                writes.into_iter().for_each(|write| drop(rows.insert(write.key, write.row.clone())));
             }
         }
         for claim in released {
