@@ -20,7 +20,6 @@ use bytes::Bytes;
 use forgeyard_model::commit::{EventRecord, Row, UsageFact};
 use forgeyard_model::effect::Effect;
 use forgeyard_model::input::JournalEntry;
-use forgeyard_model::table::Table;
 use forgeyard_model::{AttemptId, DemandId, EventId, ForgeName, JobId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +52,7 @@ struct State {
     holder: String,
     expires_at: Timestamp,
     /// Rows by table, in the order of [`TABLES`].
-    rows: Vec<Table<String, Row>>,
+    rows: Vec<BTreeMap<String, Row>>,
     /// Who has what only one may have: by constraint and value, the table and key of the owner.
     claims: HashMap<(&'static str, String), (usize, String)>,
     /// Largest fence of each job.
@@ -145,7 +144,7 @@ fn constraint(name: &str) -> Error {
 }
 
 impl State {
-    fn table(&self, number: usize) -> Option<&Table<String, Row>> {
+    fn table(&self, number: usize) -> Option<&BTreeMap<String, Row>> {
         self.rows.get(number)
     }
 
@@ -154,7 +153,7 @@ impl State {
             .ok()
             .and_then(|(number, _)| self.table(number))
             .into_iter()
-            .flat_map(Table::values)
+            .flat_map(BTreeMap::values)
     }
 
     fn fenced(&self, epoch: u64) -> Result<(), Error> {
@@ -211,7 +210,7 @@ impl Store for Twin {
     async fn list(&self, kind: &str, before_key: Option<&str>, limit: u32) -> Result<Vec<Row>, Error> {
         let (number, _) = aggregate::table(kind)?;
         let state = self.open("list rows")?;
-        let rows = state.table(number).into_iter().flat_map(Table::iter).rev();
+        let rows = state.table(number).into_iter().flatten().rev();
         let older = rows.filter(|(key, _)| before_key.is_none_or(|before| key.as_str() < before));
         Ok(older.take(count(limit)).map(|(_, row)| row.clone()).collect())
     }

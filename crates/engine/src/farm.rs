@@ -8,7 +8,6 @@ use crate::demand::past::Ended;
 use crate::demand::registration;
 use crate::queue;
 use crate::same_place;
-
 use forgeyard_model::approval::{Acceptance, ConfigVersion, HeadApproval};
 use forgeyard_model::artifact::Artifact;
 use forgeyard_model::attempt::Attempt;
@@ -29,7 +28,6 @@ use forgeyard_model::principal::ApiToken;
 use forgeyard_model::resources::Image;
 use forgeyard_model::runner::Runner;
 use forgeyard_model::site::Site;
-use forgeyard_model::table::Table;
 use forgeyard_model::who::ForgeId;
 use forgeyard_model::{
     ArtifactId, AttemptId, ChannelName, DemandId, DeviceId, Digest, EffectId, EnvironmentId, ForgeName, Id,
@@ -45,43 +43,43 @@ pub struct Farm {
     /// When this control plane started; silence counts from here.
     pub resumed_at: Timestamp,
     /// Webhook deliveries by GUID.
-    pub deliveries: Table<String, Delivery>,
+    pub deliveries: BTreeMap<String, Delivery>,
     /// Demands.
-    pub demands: Table<DemandId, Demand>,
+    pub demands: BTreeMap<DemandId, Demand>,
     /// Pipelines.
-    pub pipelines: Table<PipelineId, Pipeline>,
+    pub pipelines: BTreeMap<PipelineId, Pipeline>,
     /// Jobs.
-    pub jobs: Table<JobId, Job>,
+    pub jobs: BTreeMap<JobId, Job>,
     /// Attempts.
-    pub attempts: Table<AttemptId, Attempt>,
+    pub attempts: BTreeMap<AttemptId, Attempt>,
     /// Runners.
-    pub runners: Table<RunnerId, Runner>,
+    pub runners: BTreeMap<RunnerId, Runner>,
     /// Leases.
-    pub leases: Table<LeaseId, Lease>,
+    pub leases: BTreeMap<LeaseId, Lease>,
     /// Devices.
-    pub devices: Table<DeviceId, Device>,
+    pub devices: BTreeMap<DeviceId, Device>,
     /// Sites.
-    pub sites: Table<SiteId, Site>,
+    pub sites: BTreeMap<SiteId, Site>,
     /// Artifacts.
-    pub artifacts: Table<ArtifactId, Artifact>,
+    pub artifacts: BTreeMap<ArtifactId, Artifact>,
     /// Channels.
-    pub channels: Table<ChannelName, Channel>,
+    pub channels: BTreeMap<ChannelName, Channel>,
     /// Environments.
-    pub environments: Table<EnvironmentId, Environment>,
+    pub environments: BTreeMap<EnvironmentId, Environment>,
     /// Outbox.
-    pub effects: Table<EffectId, PendingEffect>,
+    pub effects: BTreeMap<EffectId, PendingEffect>,
     /// API tokens by digest.
-    pub tokens: Table<Digest, ApiToken>,
+    pub tokens: BTreeMap<Digest, ApiToken>,
     /// Running sums and durations.
-    pub ledger: Table<String, LedgerRow>,
+    pub ledger: BTreeMap<String, LedgerRow>,
     /// What is remembered of pools.
-    pub pools: Table<PoolName, PoolRecord>,
+    pub pools: BTreeMap<PoolName, PoolRecord>,
     /// What was said of heads, by forge, repository and commit.
-    pub approvals: Table<String, HeadApproval>,
+    pub approvals: BTreeMap<String, HeadApproval>,
     /// Accepted terms by person.
-    pub acceptances: Table<ForgeId, Acceptance>,
+    pub acceptances: BTreeMap<ForgeId, Acceptance>,
     /// Configurations by number; only the newest is sure to be here.
-    pub configs: Table<u64, ConfigVersion>,
+    pub configs: BTreeMap<u64, ConfigVersion>,
     /// Jobs of forges whose demands ended and are only in the database.
     pub ended: Ended,
     /// What is derived from the rows.
@@ -195,9 +193,9 @@ pub trait Entity: Clone + Into<Row> {
     /// Its primary key.
     fn key(&self) -> Self::Key;
     /// Its table.
-    fn table(farm: &Farm) -> &Table<Self::Key, Self>;
+    fn table(farm: &Farm) -> &BTreeMap<Self::Key, Self>;
     /// Its table and the indexes.
-    fn table_mut(farm: &mut Farm) -> (&mut Table<Self::Key, Self>, &mut Index);
+    fn table_mut(farm: &mut Farm) -> (&mut BTreeMap<Self::Key, Self>, &mut Index);
     /// Its version.
     fn generation(&self) -> u64;
     /// Sets its version.
@@ -214,8 +212,8 @@ macro_rules! entities {
         $(impl Entity for $type {
             type Key = $key;
             fn key(&self) -> $key { let key: fn(&$type) -> $key = $key_of; key(self) }
-            fn table(farm: &Farm) -> &Table<$key, Self> { &farm.$table }
-            fn table_mut(farm: &mut Farm) -> (&mut Table<$key, Self>, &mut Index) {
+            fn table(farm: &Farm) -> &BTreeMap<$key, Self> { &farm.$table }
+            fn table_mut(farm: &mut Farm) -> (&mut BTreeMap<$key, Self>, &mut Index) {
                 (&mut farm.$table, &mut farm.index)
             }
             fn generation(&self) -> u64 { self.generation }

@@ -46,7 +46,6 @@ pub mod rules;
 pub mod runner;
 pub mod secret;
 pub mod site;
-pub mod table;
 pub mod time;
 pub mod verdict;
 pub mod who;

@@ -22,11 +22,11 @@ impl State {
         }
         self.check_bodies(batch, &plan)?;
 
-        self.rows.resize_with(TABLES.len(), Table::default);
+        self.rows.resize(TABLES.len(), BTreeMap::new());
         for (table, writes) in plan.tables {
             let (number, _) = aggregate::table(table.kind)?;
             if let Some(rows) = self.rows.get_mut(number) {
-                writes.into_iter().for_each(|write| drop(rows.insert(write.key, write.row.clone())));
+                rows.extend(writes.into_iter().map(|write| (write.key, write.row.clone())));
             }
         }
         for claim in released {

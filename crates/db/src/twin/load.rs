@@ -69,7 +69,7 @@ impl State {
         }));
         let mut newest: BTreeMap<String, String> = BTreeMap::new();
         let mut started: BTreeSet<&str> = BTreeSet::new();
-        for row in self.rows.iter().flat_map(Table::values) {
+        for row in self.rows.iter().flat_map(BTreeMap::values) {
             match row {
                 Row::Environment(row) => {
                     newest.insert(row.name.to_string(), row.id.to_string());
@@ -110,7 +110,7 @@ impl State {
                 parent(row).map_or_else(|| lately(row), |key| owners.contains(&key))
             }
         };
-        let rows = self.rows.iter().flat_map(Table::values).filter(|row| wanted(row)).cloned().collect();
+        let rows = self.rows.iter().flat_map(BTreeMap::values).filter(|row| wanted(row)).cloned().collect();
         let mut past: Vec<_> = self
             .of_kind("demand")
             .filter_map(|row| match row {

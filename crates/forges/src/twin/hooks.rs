@@ -6,10 +6,9 @@
 use super::clock::iso;
 use super::state::{State, Timer};
 use forgeyard_formats::webhook::sign;
-use forgeyard_model::table::Table;
 use forgeyard_model::{Secret, Timestamp};
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,7 +157,7 @@ pub struct HookChaos {
 /// What was sent and what is to be.
 #[derive(Debug, Default)]
 pub(super) struct Deliveries {
-    rows: Table<u64, Delivery>,
+    rows: BTreeMap<u64, Delivery>,
     due: VecDeque<u64>,
     held: Vec<u64>,
     chaos: HookChaos,
@@ -372,11 +371,11 @@ impl State {
 
     fn forget_old_deliveries(&mut self) {
         let (now, kept) = (self.now, self.setup.delivery_history);
-        while let Some((&id, first)) = self.deliveries.rows.first_key_value() {
-            if now.since(first.at) <= kept {
+        while let Some(first) = self.deliveries.rows.first_entry() {
+            if now.since(first.get().at) <= kept {
                 return;
             }
-            self.deliveries.rows.remove(&id);
+            first.remove();
         }
     }
 

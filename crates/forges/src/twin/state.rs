@@ -18,7 +18,6 @@ use super::scale_sets::ScaleSets;
 use super::setup::Setup;
 use super::stand_in::StandIn;
 use forgeyard_model::Timestamp;
-use forgeyard_model::table::Table;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -110,11 +109,11 @@ pub struct State {
     pub(super) logins: super::login::Logins,
     /// Codes of manifests: the App that was made, and when.
     pub(super) manifests: BTreeMap<String, (u64, Timestamp)>,
-    pub(super) runs: Table<u64, Run>,
-    pub(super) jobs: Table<u64, Job>,
+    pub(super) runs: BTreeMap<u64, Run>,
+    pub(super) jobs: BTreeMap<u64, Job>,
     /// Queued jobs that no runner holds.
     pub(super) queued: BTreeSet<u64>,
-    pub(super) runners: Table<u64, RunnerRow>,
+    pub(super) runners: BTreeMap<u64, RunnerRow>,
     /// Runners that are online and hold no job.
     pub(super) idle: BTreeSet<u64>,
     /// Queued jobs that no set was looked for since something changed about them.
@@ -180,10 +179,10 @@ impl State {
             tokens: BTreeMap::new(),
             logins: Default::default(),
             manifests: BTreeMap::new(),
-            runs: Table::default(),
-            jobs: Table::default(),
+            runs: BTreeMap::new(),
+            jobs: BTreeMap::new(),
             queued: BTreeSet::new(),
-            runners: Table::default(),
+            runners: BTreeMap::new(),
             idle: BTreeSet::new(),
             to_offer: BTreeSet::new(),
             new_jobs: BTreeSet::new(),

@@ -168,7 +168,7 @@ fn names(app: &App) -> Names {
     let farm = app.core.read();
     Names {
         sites: farm.sites.values().map(|site| (site.id, site.name.to_string())).collect(),
-        devices: farm.devices.iter().map(|(id, device)| (*id, device.clone())).collect(),
+        devices: farm.devices.clone(),
     }
 }
 
