@@ -73,8 +73,11 @@ modern_nix() (
     trap 'rm -rf "$trixie"' EXIT
     mkdir -p "$trixie/lists/partial" "$trixie/cache/archives/partial" "$trixie/root"
     : > "$trixie/status"
-    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie main\n' \
-        "${FORGEYARD_DEBIAN_MIRROR:-http://deb.debian.org/debian}" > "$trixie/sources"
+    # From where this Debian comes from, whatever mirror that is.
+    mirror=${FORGEYARD_DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null \
+        | grep -E '/debian/?$' | sort -u | head -n 1 || true)}
+    [ -n "$mirror" ] || { printf 'install-clients: this machine has no Debian mirror; name one in FORGEYARD_DEBIAN_MIRROR\n' >&2; exit 1; }
+    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie main\n' "$mirror" > "$trixie/sources"
     apt=(apt-get -qq -o Dpkg::Use-Pty=0 -o Debug::NoLocking=1 -o "APT::Sandbox::User=$(id -un)" -o Acquire::Languages=none
         -o "Dir::Etc::sourcelist=$trixie/sources" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$trixie/lists"
         -o "Dir::State::status=$trixie/status" -o "Dir::Cache=$trixie/cache")
