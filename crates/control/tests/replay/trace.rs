@@ -1,7 +1,7 @@
 //! What happens: the real starts of one afternoon, and what is *modelled* around them.
 //!
 //! The trace has start, name and conclusion of each job (see the README of the corpus). Everything else is made up here, from
-//! a seed: durations, labels, repositories, runs, people and cancels.
+//! a seed: durations, labels, repositories, runs, commits, people and cancels.
 
 use forgeyard_testkit::rng::Rng;
 use std::collections::BTreeMap;
@@ -73,6 +73,8 @@ pub struct Plan {
     pub repository: usize,
     /// Place of the person who starts it; none is a stranger, whom no grant names.
     pub person: Option<usize>,
+    /// Its commit, 40 hexadecimal digits.
+    pub head: String,
     pub jobs: Vec<(String, Kind, Duration, bool)>,
     /// After how long somebody cancels it.
     pub cancel: Option<Duration>,
@@ -83,6 +85,8 @@ pub const REPOSITORIES: usize = 12;
 pub const PEOPLE: usize = 20;
 /// Jobs of one run, at most.
 const RUN: usize = 20;
+/// A repository gets a new commit so often, if anything runs there at all; runs that begin meanwhile are of the last one.
+const COMMIT: Duration = Duration::from_secs(300);
 /// Runs in a thousand that somebody cancels, and that a stranger starts.
 const CANCELLED: u64 = 40;
 const STRANGERS: u64 = 5;
@@ -154,7 +158,9 @@ pub fn plans(starts: &[Start], load: u32, seed: u64) -> Vec<Plan> {
         seconds.entry(start.at).or_default().push(start);
     }
     let mut plans = Vec::new();
+    let mut heads: BTreeMap<usize, (Duration, u64)> = BTreeMap::new();
     for (at, starts) in seconds {
+        let at = Duration::from_secs(at);
         for chunk in starts.chunks(RUN) {
             let jobs = chunk.iter().enumerate().map(|(place, start)| {
                 let kind = Kind::of(&start.job);
@@ -167,9 +173,15 @@ pub fn plans(starts: &[Start], load: u32, seed: u64) -> Vec<Plan> {
             let cancel =
                 (rng.next_u64() % 1000 < CANCELLED).then(|| Duration::from_secs(1 + rng.below(900) as u64));
             let stranger = rng.next_u64() % 1000 < STRANGERS;
+            let repository = rng.below(REPOSITORIES);
+            let (since, head) = heads.entry(repository).or_insert_with(|| (at, rng.next_u64()));
+            if at.saturating_sub(*since) >= COMMIT {
+                (*since, *head) = (at, rng.next_u64());
+            }
             plans.push(Plan {
-                at: Duration::from_secs(at) / load,
-                repository: rng.below(REPOSITORIES),
+                at: at / load,
+                repository,
+                head: format!("{head:040x}"),
                 person: (!stranger).then(|| rng.below(PEOPLE)),
                 jobs,
                 // Nobody approves; somebody gives up in the end.

@@ -476,7 +476,8 @@ impl World {
             })
             .collect();
         let run = self.hub.with(|state| {
-            let run = state.start_run(RunSpec::push(repository, person, jobs));
+            let spec = RunSpec { head_sha: plan.head, ..RunSpec::push(repository, person, jobs) };
+            let run = state.start_run(spec);
             let mut known = self.hub.kinds.lock().unwrap();
             known.extend(state.current_jobs(run).iter().zip(kinds).map(|(job, kind)| (job.id, kind)));
             run
