@@ -358,6 +358,11 @@ impl Connection {
         Ok(write_both(&self.stream, self.head.as_bytes(), body.unwrap_or_default()).await?)
     }
 
+    /// Sends more of a body whose head was sent.
+    pub(crate) async fn send_more(&mut self, body: &[u8]) -> Result<(), End> {
+        Ok(write_both(&self.stream, &[], body).await?)
+    }
+
     /// Sends the head that was begun, and a part of the entry in the buffer.
     pub(crate) async fn send_entry(&mut self, part: Range<usize>) -> Result<(), End> {
         let body = self.entry.get(part).unwrap_or_default();

@@ -28,6 +28,7 @@ mod connection;
 mod day;
 mod exchange;
 pub mod figures;
+pub mod foreign;
 pub mod github;
 #[cfg(feature = "grpc")]
 pub mod grpc;

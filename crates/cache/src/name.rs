@@ -24,6 +24,8 @@ pub enum Kind {
     Content = 5,
     /// A file of a Nix binary cache.
     Nix = 6,
+    /// Which file of Nix unpacks to the archive with this hash, see [`crate::foreign`].
+    Nar = 7,
     /// An entry of GitHub's cache service.
     Github = 16,
     /// An artifact of a run.
@@ -34,13 +36,14 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Keyed,
         Kind::Sccache,
         Kind::Ccache,
         Kind::Action,
         Kind::Content,
         Kind::Nix,
+        Kind::Nar,
         Kind::Github,
         Kind::Artifact,
         Kind::Warm,
@@ -60,6 +63,7 @@ impl Kind {
             Kind::Action => "action",
             Kind::Content => "content",
             Kind::Nix => "nix",
+            Kind::Nar => "nar",
             Kind::Github => "github",
             Kind::Artifact => "artifact",
             Kind::Warm => "warm",

@@ -47,6 +47,25 @@ pub enum Coding {
 }
 
 impl Coding {
+    /// The word for it in a `narinfo`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Coding::None => "none",
+            Coding::Xz => "xz",
+            Coding::Zstd => "zstd",
+        }
+    }
+
+    /// The end of the name of such a file, behind `.nar`.
+    pub fn by_ending(ending: &str) -> Option<Self> {
+        match ending {
+            "" => Some(Self::None),
+            ".xz" => Some(Self::Xz),
+            ".zst" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
     /// As a `narinfo` names it. One that says nothing means bzip2, for historical reasons.
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -58,9 +77,9 @@ impl Coding {
     }
 }
 
-/// Hash and size of what these bytes unpack to. Nothing when they do not, or to more than so many bytes.
-pub fn measure<'a>(packed: impl Read + 'a, coding: Coding, most: u64) -> Option<(Digest, u64)> {
-    let mut unpacked: Box<dyn Read + 'a> = match coding {
+/// What these bytes unpack to, as a stream.
+fn unpack<'a>(packed: impl Read + 'a, coding: Coding) -> Option<Box<dyn Read + 'a>> {
+    Some(match coding {
         Coding::None => Box::new(packed),
         Coding::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(packed, true, 1 << (WINDOW - 10))),
         Coding::Zstd => {
@@ -68,7 +87,30 @@ pub fn measure<'a>(packed: impl Read + 'a, coding: Coding, most: u64) -> Option<
             decoder.window_log_max(WINDOW).ok()?;
             Box::new(decoder)
         }
-    };
+    })
+}
+
+/// The same for what was found in the store: its place, and the buffer that it may lie in.
+pub(crate) fn unpack_found(place: Place, buffer: Vec<u8>, coding: Coding) -> Option<Box<dyn Read>> {
+    match place {
+        Place::Buffer(range) => {
+            let mut bytes = std::io::Cursor::new(buffer);
+            bytes.set_position(range.start as u64);
+            unpack(bytes.take(range.len() as u64), coding)
+        }
+        Place::Large(large) => {
+            let pieces = Pieces { large, next: 0, piece: Vec::new(), at: 0 };
+            unpack(std::io::BufReader::with_capacity(256 << 10, pieces), coding)
+        }
+    }
+}
+
+/// Hash and size of what these bytes unpack to. Nothing when they do not, or to more than so many bytes.
+pub fn measure<'a>(packed: impl Read + 'a, coding: Coding, most: u64) -> Option<(Digest, u64)> {
+    measure_unpacked(unpack(packed, coding)?, most)
+}
+
+fn measure_unpacked(mut unpacked: impl Read, most: u64) -> Option<(Digest, u64)> {
     let (mut sha, mut size, mut buffer) = (Sha256::new(), 0u64, vec![0; 64 << 10]);
     loop {
         match unpacked.read(&mut buffer) {
@@ -114,8 +156,13 @@ impl Read for Pieces {
 #[derive(Debug, Default)]
 pub(crate) struct Measured(Mutex<HashMap<(Digest, Coding), (Digest, u64)>>);
 
-/// Holds a `narinfo`, whose file is here, against that file.
-pub(crate) async fn verify(core: &Core, access: &Access, info: &NarInfo) -> Result<(), ShapeError> {
+/// Holds a `narinfo`, whose file is here, against that file. Answers with how the file is compressed and the hash of what it
+/// unpacks to, when that was looked into.
+pub(crate) async fn verify(
+    core: &Core,
+    access: &Access,
+    info: &NarInfo,
+) -> Result<Option<(Coding, Digest)>, ShapeError> {
     let mut buffer = Vec::new();
     let found = look(access, Kind::Nix, &info.url, |_, name| core.store.get(name, &mut buffer));
     let Some((_, found)) = found else { return Err(ShapeError::NoFile) };
@@ -126,11 +173,11 @@ pub(crate) async fn verify(core: &Core, access: &Access, info: &NarInfo) -> Resu
     let coding = info.compression.as_deref().and_then(Coding::named);
     let (Some(coding), Some(said)) = (coding, crate::nix::hash(&info.nar_hash)) else {
         tracing::info!(path = %info.store_path, "a path is taken without unpacking it: its compression or hash is not known here");
-        return Ok(());
+        return Ok(None);
     };
     if info.nar_size > LARGEST {
         tracing::info!(path = %info.store_path, size = info.nar_size, "a path is taken without unpacking it: it is too large");
-        return Ok(());
+        return Ok(None);
     }
     let key = (digest, coding);
     let lock = || core.measured.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,12 +187,8 @@ pub(crate) async fn verify(core: &Core, access: &Access, info: &NarInfo) -> Resu
         None => {
             let most = info.nar_size;
             let _turn = UNPACKING.acquire().await;
-            let found = tokio::task::spawn_blocking(move || match found.place {
-                Place::Buffer(range) => measure(buffer.get(range).unwrap_or_default(), coding, most),
-                Place::Large(large) => {
-                    let pieces = Pieces { large, next: 0, piece: Vec::new(), at: 0 };
-                    measure(std::io::BufReader::with_capacity(256 << 10, pieces), coding, most)
-                }
+            let found = tokio::task::spawn_blocking(move || {
+                measure_unpacked(unpack_found(found.place, buffer, coding)?, most)
             });
             let found = found.await.unwrap_or_default().ok_or(ShapeError::Nar)?;
             let mut all = lock();
@@ -156,7 +199,7 @@ pub(crate) async fn verify(core: &Core, access: &Access, info: &NarInfo) -> Resu
             found
         }
     };
-    if (hash, size) == (said, info.nar_size) { Ok(()) } else { Err(ShapeError::Nar) }
+    if (hash, size) == (said, info.nar_size) { Ok(Some((coding, hash))) } else { Err(ShapeError::Nar) }
 }
 
 #[cfg(test)]

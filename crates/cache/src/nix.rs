@@ -94,7 +94,8 @@ pub fn file_digest(key: &str) -> Option<Digest> {
     base32(key.strip_prefix("nar/")?.split('.').next()?)
 }
 
-fn base32(digits: &str) -> Option<Digest> {
+/// A SHA-256 in Nix's base 32.
+pub(crate) fn base32(digits: &str) -> Option<Digest> {
     if digits.len() != 52 {
         return None;
     }

@@ -6,12 +6,14 @@
 
 mod access;
 mod containers;
+mod foreign;
 pub(crate) mod part;
 mod resume;
 mod write;
 
 use access::access_to;
 pub(crate) use access::{Access, Met, access, caller};
+use foreign::Elsewhere;
 use part::Asked;
 use write::{Write, fail, put};
 
@@ -248,6 +250,18 @@ async fn read(
     let mut found = find(thread, conn, access, kind, key, facts_only);
     if found.is_none() && promise::bring(core, access, kind, key).await {
         found = find(thread, conn, access, kind, key, facts_only);
+    }
+    // HEAD asks whether a file has to be sent here, and that is known by its own name alone
+    if found.is_none() && kind == Kind::Nix && !facts_only {
+        match foreign::elsewhere(core, access, key).await {
+            Some(Elsewhere::Same(file)) => found = find(thread, conn, access, kind, &file, false),
+            Some(Elsewhere::Packed(asked, here)) => {
+                if foreign::send_unpacked(core, conn, head, access, asked, &here).await? {
+                    return Ok(());
+                }
+            }
+            None => {}
+        }
     }
     let Some((depth, (name, sent))) = found else {
         access.missed(core, kind, key);

@@ -1,7 +1,7 @@
 //! Storing an entry: whether the caller may, whether the bytes are what they should be, what is answered.
 
 use super::access::Access;
-use super::{add, forbid, refusal, resume, say};
+use super::{add, forbid, foreign, refusal, resume, say};
 use crate::connection::{Came, Connection, End, Incoming};
 use crate::http::{Head, Wrong};
 use crate::name::{Kind, Name, NameHash};
@@ -74,7 +74,15 @@ pub(super) async fn put(
     let told = small.filter(|_| write.shape == Shape::NarInfo).and_then(nix::narinfo);
     let realised = small.and_then(|bytes| Realisation::read(&name.key, bytes));
     let told_wrong = match &told {
-        Some(info) => nar::verify(core, access, info).await.err(),
+        Some(info) => match nar::verify(core, access, info).await {
+            Ok(measured) => {
+                if let Some(of) = measured {
+                    foreign::note(core, access, &name, &by, info, of);
+                }
+                None
+            }
+            Err(wrong) => Some(wrong),
+        },
         None => None,
     };
     let checked = small.map(|bytes| match shape::check(write.shape, &name.key, bytes) {
