@@ -21,13 +21,17 @@
 //!
 //! What a client does with the bytes is said by the `narinfo` that it kept, so a redirection is of no use: a file that is stored
 //! as it is asked for is sent as it is; a plain NAR of a compressed file is unpacked while it is sent ([`crate::exchange`]);
-//! anything else (`.xz` asked for, `.zst` stored) is a miss. A miss is harmless, Nix goes on as if nobody had ever had the path.
+//! anything else is a miss, `.xz` asked for and `.zst` stored too: Nix 2.8 looks what it got and would unpack it, 2.26 goes by what
+//! it was told before and fails. A miss is harmless, Nix goes on as if nobody had ever had the path.
 //! Bytes of *another* NAR are not: a hash mismatch fails the build. That is why an address that does not say the hash of the
 //! NAR is a miss. It is also why HEAD, by which `nix copy --to` asks whether it has to send a file, knows no foreign addresses.
 
 use crate::nar::Coding;
 use crate::nix::{base32, is_base32};
 use forgeyard_model::Digest;
+
+/// NARs that are unpacked at once while they are sent, for all callers.
+pub(crate) const AT_ONCE: usize = 4;
 
 /// What is asked for at an address of another server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -110,6 +110,8 @@ pub(crate) struct Core {
     /// Storage behind the disk.
     pub(crate) tier: Option<Tier>,
     pub(crate) measured: crate::nar::Measured,
+    /// Turns of readers whose file of Nix is unpacked while it is sent.
+    pub(crate) unpacking: Arc<tokio::sync::Semaphore>,
     /// What a CPU costs for an hour.
     pub(crate) price: std::sync::OnceLock<Money>,
     /// What is fetched beforehand.
@@ -239,6 +241,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         exchange: crate::identity::Exchange::open(&folder, minter)?,
         tier,
         measured: crate::nar::Measured::default(),
+        unpacking: Arc::new(tokio::sync::Semaphore::new(crate::foreign::AT_ONCE)),
         price: std::sync::OnceLock::new(),
         warm: std::sync::OnceLock::new(),
         parked: crate::parked::Parked::new(capacity / 8),

@@ -16,27 +16,11 @@ use forgeyard_model::{Digest, Timestamp};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use support::narinfo::{base32, file_of};
 use support::{Client, options, service, token, write_authority};
 
 const BASE: &str = "00000000000000000000000000000abc-hand";
 const INFO: &str = "/p/main/-/nix/00000000000000000000000000000abc.narinfo";
-
-/// A digest as Nix writes it.
-fn base32(content: &[u8]) -> String {
-    let bytes = *Digest::of(content).as_bytes();
-    let digit = |number: usize| {
-        let (byte, shift) = (number * 5 / 8, number * 5 % 8);
-        let next = bytes.get(byte + 1).copied().unwrap_or_default();
-        let value = (u16::from(bytes[byte]) | u16::from(next) << 8) >> shift & 31;
-        char::from(b"0123456789abcdfghijklmnpqrsvwxyz"[usize::from(value)])
-    };
-    (0..52).rev().map(digit).collect()
-}
-
-/// The name of a file as Nix gives it.
-fn file_of(content: &[u8]) -> String {
-    format!("nar/{}.nar", base32(content))
-}
 
 /// Of a file that unpacks to `plain`; with Zstandard unless it is that itself.
 fn narinfo(file: &[u8], plain: &[u8], more: &str) -> String {

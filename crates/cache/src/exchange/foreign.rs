@@ -1,7 +1,7 @@
 //! Reads at addresses of another server's files of Nix ([`crate::foreign`]): which file has what is asked for, and a NAR that is
 //! unpacked while it is sent.
 //!
-//! Bounded: at most [`AT_ONCE`] NARs are unpacked at a time, for all callers; one more waits [`PATIENCE`] and is a miss then.
+//! Bounded: at most [`AT_ONCE`](crate::foreign::AT_ONCE) NARs are unpacked at a time, for all callers; one more waits [`PATIENCE`] and is a miss then.
 //! A decoder takes 128 MiB at most, is not further ahead of its reader than [`AHEAD`] pieces, and stops when the reader is gone
 //! or at the size that was measured. An answer that cannot be finished breaks off (nix#4533).
 
@@ -18,19 +18,16 @@ use crate::service::Core;
 use crate::store::{Body, Place, Policy, Provenance, Store as _};
 use forgeyard_model::Digest;
 use std::io::Read as _;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
-/// NARs that are unpacked at once.
-const AT_ONCE: usize = 4;
 /// How long a reader waits for a turn. The relay beside a job takes a cache that is silent for two seconds for a dead one.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes that a decoder hands over at once.
 const PIECE: usize = 256 << 10;
 /// Pieces that a decoder is ahead of its reader.
 const AHEAD: usize = 2;
-
-static UNPACKING: Semaphore = Semaphore::const_new(AT_ONCE);
 
 /// Where the bytes are that are asked for at an address of another server.
 pub(super) enum Elsewhere {
@@ -102,7 +99,8 @@ pub(super) async fn send_unpacked(
     asked: Asked,
     here: &Whereabouts,
 ) -> Result<bool, End> {
-    let Ok(Ok(turn)) = tokio::time::timeout(PATIENCE, UNPACKING.acquire()).await else {
+    let Ok(Ok(turn)) = tokio::time::timeout(PATIENCE, Arc::clone(&core.unpacking).acquire_owned()).await
+    else {
         tracing::info!(nar = %asked.nar.hex(), "a NAR is not unpacked for a reader: too many others are");
         return Ok(false);
     };

@@ -255,12 +255,12 @@ async fn read(
     if found.is_none() && kind == Kind::Nix && !facts_only {
         match foreign::elsewhere(core, access, key).await {
             Some(Elsewhere::Same(file)) => found = find(thread, conn, access, kind, &file, false),
-            Some(Elsewhere::Packed(asked, here)) => {
-                if foreign::send_unpacked(core, conn, head, access, asked, &here).await? {
-                    return Ok(());
-                }
+            Some(Elsewhere::Packed(asked, here))
+                if foreign::send_unpacked(core, conn, head, access, asked, &here).await? =>
+            {
+                return Ok(());
             }
-            None => {}
+            _ => {}
         }
     }
     let Some((depth, (name, sent))) = found else {

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod issuer;
+pub mod narinfo;
 pub mod nix;
 pub mod programs;
 
