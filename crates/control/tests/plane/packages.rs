@@ -60,12 +60,24 @@ fn zip(members: &[(&str, &[u8])]) -> Vec<u8> {
 
 /// A package `p-1-0.conda` whose payload has these entries.
 pub fn package(payload: &[(&str, &[u8])]) -> Vec<u8> {
-    let index = br#"{"name":"p","version":"1","build":"0","build_number":0,"subdir":"noarch"}"#;
+    package_as("p", "1", "noarch", payload)
+}
+
+/// A package `NAME-VERSION-0.conda` of a platform whose payload has these entries.
+pub fn package_as(name: &str, version: &str, subdir: &str, payload: &[(&str, &[u8])]) -> Vec<u8> {
+    let index = serde_json::json!({
+        "name": name, "version": version, "build": "0", "build_number": 0, "subdir": subdir, "depends": [],
+    });
     let paths = br#"{"paths":[],"paths_version":1}"#;
-    let info = tar(&[("info/index.json", index), ("info/paths.json", paths)]);
+    let tests = b"- script:\n    content: [\"true\"]\n";
+    let info = tar(&[
+        ("info/index.json", index.to_string().as_bytes()),
+        ("info/paths.json", paths),
+        ("info/tests/tests.yaml", tests),
+    ]);
     zip(&[
         ("metadata.json", br#"{"conda_pkg_format_version":2}"#),
-        ("info-p-1-0.tar.zst", &info),
-        ("pkg-p-1-0.tar.zst", &tar(payload)),
+        (&format!("info-{name}-{version}-0.tar.zst"), &info),
+        (&format!("pkg-{name}-{version}-0.tar.zst"), &tar(payload)),
     ])
 }
