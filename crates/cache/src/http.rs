@@ -43,6 +43,15 @@ impl Default for Framing {
     }
 }
 
+/// Headers of Turborepo, as sent: `x-artifact-duration` and `x-artifact-tag`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Artifact {
+    /// Milliseconds that its task took.
+    pub duration: String,
+    /// Signature of the archive.
+    pub tag: String,
+}
+
 /// A request without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
@@ -72,6 +81,8 @@ pub struct Head {
     pub content_type: String,
     /// `Host`; empty when it is no host and port.
     pub host: String,
+    /// What Turborepo says of what it sends.
+    pub artifact: Artifact,
     /// A proxy in front says that the client spoke TLS with it.
     pub secure: bool,
 }
@@ -172,6 +183,10 @@ pub fn parse_into(bytes: &[u8], head: &mut Head) -> Result<Option<usize>, Wrong>
             head.host.push_str(Some(text()).filter(|host| host.bytes().all(plain)).unwrap_or_default());
         } else if name.eq_ignore_ascii_case("x-forwarded-proto") {
             head.secure = text().eq_ignore_ascii_case("https");
+        } else if name.eq_ignore_ascii_case("x-artifact-duration") {
+            head.artifact.duration = text().to_owned();
+        } else if name.eq_ignore_ascii_case("x-artifact-tag") {
+            head.artifact.tag = text().to_owned();
         } else if name.eq_ignore_ascii_case("range") {
             head.range = Some(text().to_owned());
         } else if name.eq_ignore_ascii_case("content-range") {

@@ -51,5 +51,6 @@ pub mod store;
 pub mod surface;
 pub mod tier;
 pub mod token;
+pub mod turbo;
 pub mod warm;
 mod watch;

@@ -26,6 +26,8 @@ pub enum Kind {
     Nix = 6,
     /// Which file of Nix unpacks to the archive with this hash, see [`crate::foreign`].
     Nar = 7,
+    /// What a task of Turborepo made, see [`crate::turbo`].
+    Turbo = 8,
     /// An entry of GitHub's cache service.
     Github = 16,
     /// An artifact of a run.
@@ -36,7 +38,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Keyed,
         Kind::Sccache,
         Kind::Ccache,
@@ -44,6 +46,7 @@ impl Kind {
         Kind::Content,
         Kind::Nix,
         Kind::Nar,
+        Kind::Turbo,
         Kind::Github,
         Kind::Artifact,
         Kind::Warm,
@@ -64,6 +67,7 @@ impl Kind {
             Kind::Content => "content",
             Kind::Nix => "nix",
             Kind::Nar => "nar",
+            Kind::Turbo => "turbo",
             Kind::Github => "github",
             Kind::Artifact => "artifact",
             Kind::Warm => "warm",

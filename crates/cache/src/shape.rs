@@ -35,6 +35,9 @@ pub enum ShapeError {
     /// Its file unpacks to something else (cachix#251).
     #[error("the file that the narinfo names does not unpack to its NarHash and NarSize")]
     Nar,
+    /// Not what Turborepo makes.
+    #[error("the entry is not an archive of Turborepo")]
+    Turbo,
     /// Other bytes than the key says.
     #[error("the bytes do not have the digest that their key says")]
     Digest,
@@ -54,6 +57,7 @@ pub fn check(shape: Shape, key: &str, bytes: &[u8]) -> Result<(), ShapeError> {
         Shape::Content => digest(key, Digest::of(bytes)),
         Shape::NarInfo => crate::nix::narinfo(bytes).map(|_| ()).ok_or(ShapeError::NarInfo),
         Shape::NarFile => nar_file(key, Digest::of(bytes)),
+        Shape::Turbo => crate::turbo::check(bytes),
     }
 }
 
@@ -64,7 +68,7 @@ pub fn check_large(shape: Shape, key: &str, found: Digest) -> Result<(), ShapeEr
         // an action result of more than a megabyte is one of thousands of outputs; it is not read into memory here
         Shape::Action | Shape::NarInfo => Err(ShapeError::Size),
         Shape::NarFile => nar_file(key, found),
-        Shape::Any | Shape::Sccache | Shape::Ccache => Ok(()),
+        Shape::Any | Shape::Sccache | Shape::Ccache | Shape::Turbo => Ok(()),
     }
 }
 

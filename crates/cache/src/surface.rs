@@ -6,6 +6,7 @@
 //! /<scope>/-/ccache/<path>     ccache: layouts subdirs, flat, bazel
 //! /<scope>/-/bazel/ac|cas/<sha256>   Bazel
 //! /<scope>/-/nix/<path>        Nix: a binary cache
+//! /<scope>/-/turbo/v8/artifacts/<hash>   Turborepo
 //! /<scope>/-/kv/<key>          any key
 //! /<scope>/-/warm/<path>       what the cache fetched beforehand, to read only
 //! /-/<surface>/…               the scope of the token
@@ -31,6 +32,8 @@ pub enum Surface {
     Bazel,
     /// A binary cache of Nix.
     Nix,
+    /// Turborepo, which [`crate::turbo`] explains.
+    Turbo,
     /// Any client, by key.
     Keyed,
     /// Bazel and others over gRPC, see `grpc`. It has no paths.
@@ -43,12 +46,13 @@ pub enum Surface {
 
 impl Surface {
     /// Those whose paths are taken apart here.
-    pub const ALL: [Surface; 7] = [
+    pub const ALL: [Surface; 8] = [
         Surface::Dav,
         Surface::S3,
         Surface::Ccache,
         Surface::Bazel,
         Surface::Nix,
+        Surface::Turbo,
         Surface::Keyed,
         Surface::Warm,
     ];
@@ -61,6 +65,7 @@ impl Surface {
             Surface::Ccache => "ccache",
             Surface::Bazel => "bazel",
             Surface::Nix => "nix",
+            Surface::Turbo => "turbo",
             Surface::Keyed => "kv",
             Surface::Remote => "reapi",
             Surface::Github => "github",
@@ -95,6 +100,8 @@ pub enum Shape {
     NarInfo,
     /// A file of Nix, with the digest that is in its key.
     NarFile,
+    /// An archive of Turborepo, behind what was said of it.
+    Turbo,
 }
 
 /// What a request means.
@@ -141,6 +148,8 @@ pub enum Plan {
         /// Its key.
         key: String,
     },
+    /// A call of Turborepo.
+    Turbo(crate::turbo::Call),
     /// The same for everybody.
     Constant(&'static str),
     /// A folder is made. There are no folders, so all of them exist.
@@ -238,6 +247,15 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
             let policy = if told { Policy::Replace } else { Policy::Keep };
             (Kind::Nix, key.to_owned(), shape, Denied::Forbidden, policy)
         }
+        Surface::Turbo => {
+            return match crate::turbo::call(method, key) {
+                Some(call) => Plan::Turbo(call),
+                None => refuse(
+                    404,
+                    "Turborepo's paths are v8/artifacts/HASH, v8/artifacts/status and v8/artifacts/events",
+                ),
+            };
+        }
         Surface::Remote => return refuse(404, "this is spoken over gRPC"),
         Surface::Github => return refuse(404, "this is no call of GitHub's services"),
         Surface::Warm if !matches!(method, Method::Get | Method::Head) => {
@@ -324,7 +342,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|s3|ccache|bazel|nix|kv)/\\PC{0,40}") {
+        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|s3|ccache|bazel|nix|turbo|kv)/\\PC{0,40}") {
             prop_assert_eq!(split(&path).is_some(), parts(&path).is_some_and(|(scope, ..)| scope.is_none_or(|s| s.parse::<ScopePath>().is_ok())));
             if let Some((_, surface, rest)) = split(&path) {
                 for method in [Method::Get, Method::Put, Method::Propfind, Method::Mkcol, Method::Other] {

@@ -9,6 +9,7 @@ mod containers;
 mod foreign;
 pub(crate) mod part;
 mod resume;
+mod turbo;
 mod write;
 
 use access::access_to;
@@ -59,7 +60,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
         return match surface::plan(surface, head.method, rest) {
             Plan::Read { kind, key, facts } => read(thread, conn, head, &access, kind, &key, facts).await,
             Plan::Write { kind, key, shape, denied, policy } => {
-                let write = Write { kind, key, shape, denied, policy };
+                let write = Write { kind, key, shape, denied, policy, front: Vec::new() };
                 put(core, conn, head, &access, write).await
             }
             Plan::Remove { kind, key } => remove(core, conn, head, &access, kind, key).await,
@@ -69,6 +70,7 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             }
             Plan::Check { writes: true } => forbid(core, conn, head, &access).await,
             Plan::Properties { kind, key } => properties(core, conn, head, &access, kind, &key).await,
+            Plan::Turbo(call) => turbo::answer(thread, conn, head, &access, call).await,
             Plan::Constant(text) => say(conn, core, head, 200, text).await,
             Plan::Folder => say(conn, core, head, 201, "").await,
             Plan::Refuse { status, reason } => say(conn, core, head, status, reason).await,
@@ -104,7 +106,8 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             say(conn, core, head, status, &text).await
         }
         _ => {
-            say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|kv|warm)/KEY\n").await
+            say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|turbo|kv|warm)/KEY\n")
+                .await
         }
     }
 }
