@@ -46,9 +46,13 @@ pub(crate) fn without(method: &str, path: &str, protobuf: bool) -> Answer {
         ),
         Some(("dav", _)) if method == "PROPFIND" => answer(207, "application/xml", folder(path)),
         Some(("dav", _)) if method == "MKCOL" => answer(201, TEXT, ""),
-        Some(("dav" | "ccache" | "bazel" | "nix" | "kv", _)) if reads => answer(404, TEXT, "no entry\n"),
-        Some(("dav" | "s3" | "ccache" | "bazel", _)) if method == "PUT" => answer(200, TEXT, ""),
-        Some(("dav" | "s3" | "ccache" | "bazel", _)) if method == "DELETE" => answer(204, TEXT, ""),
+        Some(("turbo", "v8/artifacts/status")) if reads => {
+            answer(200, "application/json", "{\"status\":\"enabled\"}")
+        }
+        Some(("turbo", _)) if matches!(method, "POST" | "OPTIONS") => answer(200, "application/json", "{}"),
+        Some(("dav" | "ccache" | "bazel" | "turbo" | "nix" | "kv", _)) if reads => answer(404, TEXT, "no entry\n"),
+        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo", _)) if method == "PUT" => answer(200, TEXT, ""),
+        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo", _)) if method == "DELETE" => answer(204, TEXT, ""),
         _ => answer(503, TEXT, "the build cache does not answer now\n"),
     }
 }
@@ -71,13 +75,15 @@ mod tests {
 
     #[test]
     fn reads_miss_and_writes_that_nobody_counts_on_are_thrown_away() {
-        for surface in ["dav", "s3", "ccache", "bazel"] {
+        for surface in ["dav", "s3", "ccache", "bazel", "turbo"] {
             for path in [format!("/-/{surface}/a/b"), format!("/github/1/main/-/{surface}/a/b")] {
                 assert_eq!(without("GET", &path, false).status, 404, "{path}");
                 assert_eq!(without("PUT", &path, false).status, 200, "{path}");
             }
         }
         assert_eq!(without("GET", "/-/dav//.sccache_check", false).status, 404);
+        assert_eq!(without("GET", "/-/turbo/v8/artifacts/status", false).status, 200);
+        assert_eq!(without("POST", "/-/turbo/v8/artifacts/events", false).status, 200);
         assert_eq!(without("PROPFIND", "/-/dav/a/", false).status, 207);
     }
 

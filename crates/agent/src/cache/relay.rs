@@ -66,7 +66,10 @@ pub struct Counts {
 }
 
 /// Clients that are counted by themselves, by the word of their surface in a path.
-const CLIENTS: [&str; 9] = ["dav", "s3", "ccache", "bazel", "nix", "kv", "github", "warm", "other"];
+const CLIENTS: [&str; 10] = ["dav", "s3", "ccache", "bazel", "nix", "turbo", "kv", "github", "warm", "other"];
+
+/// What a client asks before its first entry: neither hit nor miss.
+const BEFORE: [&str; 3] = ["/.sccache_check", "/nix-cache-info", "/v8/artifacts/status"];
 
 /// Which of them a path is of.
 fn client_of(path: &str) -> usize {
@@ -412,8 +415,7 @@ fn count(counters: &OfClient, method: &Method, path: &str, answered: &reqwest::R
     let status = answered.status();
     let discarded = answered.headers().contains_key(DISCARDED);
     let counter = match *method {
-        // Nothing that a client asks before its first entry.
-        _ if path.ends_with(".sccache_check") || path.ends_with("/nix-cache-info") => return,
+        _ if BEFORE.iter().any(|end| path.ends_with(end)) => return,
         Method::GET if status.is_success() => &counters.hits,
         Method::GET if status == StatusCode::NOT_FOUND => &counters.misses,
         Method::PUT if status.is_success() && !discarded => {
@@ -461,6 +463,7 @@ mod tests {
             ("/-/dav/p/a", "dav"),
             ("/iree/main/-/ccache/ab/cd", "ccache"),
             ("/-/warm/git/x.git/HEAD", "warm"),
+            ("/-/turbo/v8/artifacts/ab", "turbo"),
             ("/v2/pre/warm/x/manifests/1", "warm"),
             ("/twirp/github.actions.results.api.v1.CacheService/X", "github"),
             ("/-/strange/x", "other"),
