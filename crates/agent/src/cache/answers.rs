@@ -50,7 +50,9 @@ pub(crate) fn without(method: &str, path: &str, protobuf: bool) -> Answer {
             answer(200, "application/json", "{\"status\":\"enabled\"}")
         }
         Some(("turbo", _)) if matches!(method, "POST" | "OPTIONS") => answer(200, "application/json", "{}"),
-        Some(("dav" | "ccache" | "bazel" | "turbo" | "nix" | "kv", _)) if reads => answer(404, TEXT, "no entry\n"),
+        Some(("dav" | "ccache" | "bazel" | "turbo" | "nix" | "kv", _)) if reads => {
+            answer(404, TEXT, "no entry\n")
+        }
         Some(("dav" | "s3" | "ccache" | "bazel" | "turbo", _)) if method == "PUT" => answer(200, TEXT, ""),
         Some(("dav" | "s3" | "ccache" | "bazel" | "turbo", _)) if method == "DELETE" => answer(204, TEXT, ""),
         _ => answer(503, TEXT, "the build cache does not answer now\n"),
