@@ -34,6 +34,7 @@ pub mod tail;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 mod walk;
+mod words;
 
 use crate::name::{Kind, Name, NameHash};
 use forgeyard_model::{Digest, Timestamp};
