@@ -212,7 +212,7 @@ fn large_content_that_is_read_stays_plain_and_follows_when_it_is_cold() {
     let store = open(folder.path(), &minutes);
     let hot = [(name("a", "hot"), code(2 << 20, 1))];
     let cold = [(name("a", "cold"), code(3 << 20, 2))];
-    hot.iter().chain(&cold).for_each(|(name, bytes)| drop(put(&store, name, bytes)));
+    hot.iter().chain(&cold).for_each(|(name, bytes)| assert_eq!(put(&store, name, bytes), Outcome::New));
     for _ in 0..10 {
         round(&store);
         read_all(&store, &hot);
@@ -232,7 +232,7 @@ fn large_content_that_is_decoded_again_and_again_is_written_back() {
     let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
     let store = open(folder.path(), &minutes);
     let all = [(name("a", "l"), code(2 << 20, 1)), (name("a", "once"), code(2 << 20, 2))];
-    all.iter().for_each(|(name, bytes)| drop(put(&store, name, bytes)));
+    all.iter().for_each(|(name, bytes)| assert_eq!(put(&store, name, bytes), Outcome::New));
     round(&store);
     minutes.pass(61);
     round(&store);
@@ -267,7 +267,7 @@ fn large_content_is_not_written_back_where_there_is_no_room() {
     let small = Config { capacity: 5 << 20, ..config(folder.path()) };
     let store = LogStore::open(small, minutes.clock()).unwrap();
     let all = [(name("a", "l"), code(2 << 20, 1)), (name("a", "noise"), some_bytes(2 << 20, 1))];
-    all.iter().for_each(|(name, bytes)| drop(put(&store, name, bytes)));
+    all.iter().for_each(|(name, bytes)| assert_eq!(put(&store, name, bytes), Outcome::New));
     round(&store);
     minutes.pass(61);
     round(&store);
