@@ -38,6 +38,7 @@ pub mod tail;
 pub mod twin;
 mod walk;
 mod words;
+mod write_back;
 
 use crate::name::{Kind, Name, NameHash};
 use forgeyard_model::{Digest, Timestamp};

@@ -319,10 +319,15 @@ impl LogStore {
         buffer: &mut Vec<u8>,
     ) -> Result<Option<(Found, Stored)>, StoreError> {
         let found = self.get_either(name, buffer)?;
-        if let Some((found, _)) = &found {
-            self.shared.plain_reads.note(half(found.facts.digest.as_bytes()) as u64);
-            if let Place::Large(large) = &found.place {
-                self.shared.note_large_read(large);
+        if let Some((found, stored)) = &found {
+            let digest = found.facts.digest;
+            self.shared.plain_reads.note(half(digest.as_bytes()) as u64);
+            let framed = match &found.place {
+                Place::Large(large) => large.frames().is_some(),
+                Place::Buffer(_) => matches!(stored, Stored::Framed(_)),
+            };
+            if framed {
+                self.shared.note_decoded(digest);
             }
         }
         Ok(found)

@@ -8,6 +8,7 @@
 //!
 //! - **What is read stays plain**: a content that somebody read as it is within that time (`plain_reads`) is not compressed. It
 //!   moves as it is, or, when there is little else in its segment, the segment is looked at again after that time.
+//!   One that is compressed and read all the same is written back (`write_back`).
 //! - **A crash** at any moment finds the old record, or both, or the new one: the last record of a name counts, and the old
 //!   segment goes only when the new ones are on disk.
 //! - **Readers** look into the index again when what it said is gone, as with eviction; who has the old segment open, has it.
@@ -26,6 +27,7 @@ use super::index::{Slot, Spot, minutes_ahead, minutes_since};
 use super::log::{LogStore, Shared, locked};
 use super::record::{FRAMES, Record, SEGMENT_HEAD};
 use super::shrink_segment::Came;
+use super::write_back::Decoded;
 use super::{LEASE_MINUTES, NAR_MINUTES};
 use crate::name::half;
 use forgeyard_model::Digest;
@@ -82,7 +84,7 @@ pub struct ShrinkStat {
     /// Bodies in the log that a look at their segment left as they are because they are read.
     #[serde(default)]
     pub read: u64,
-    /// Large bodies that are plain again because they are read again and again.
+    /// Bodies that are plain again because they are read again and again.
     #[serde(default)]
     pub restored: u64,
     /// Time that it took, without pauses.
@@ -98,7 +100,7 @@ impl ShrinkStat {
             ("bytes_out_total", "Bytes of bodies after they were compressed at rest", self.bytes_out),
             ("left_total", "Bodies that were tried and stayed as they are", self.left),
             ("read_total", "Bodies that a look at their segment left plain because they are read", self.read),
-            ("restored_total", "Large bodies that are plain again because they are read", self.restored),
+            ("restored_total", "Bodies that are plain again because they are read", self.restored),
             ("busy_milliseconds_total", "Time that compressing at rest took", self.busy_millis),
         ];
         let line = |(name, help, value): (&str, &str, u64)| {
@@ -148,6 +150,7 @@ impl Shrunk {
 #[derive(Debug, Default)]
 pub(super) struct Shrinking {
     pub(super) large: Mutex<LargeOnes>,
+    pub(super) decoded: Decoded,
     saved_large: AtomicI64,
     pub(super) bodies: AtomicU64,
     pub(super) bytes_in: AtomicU64,
@@ -174,8 +177,6 @@ pub(super) struct LargeOnes {
     pub(super) plain: HashSet<Digest>,
     /// There at the last look, and since which minute.
     pub(super) seen: HashMap<Digest, u32>,
-    /// Compressed, and how often it was decoded in this span.
-    pub(super) decoded: HashMap<Digest, u32>,
 }
 
 impl Shrinking {
@@ -305,7 +306,7 @@ impl Shared {
     /// Begins another span of reads when it is time to. A round may take hours.
     fn turn_reads(&self) {
         if self.plain_reads.turn(self.minute()) {
-            locked(&self.shrinking.large).decoded.clear();
+            self.shrinking.decoded.turn();
         }
     }
 
@@ -392,6 +393,9 @@ impl Shared {
             }
             came?;
             self.note_shrunk()?;
+        }
+        if !at_once {
+            self.write_back_all(&mut pace)?;
         }
         if large {
             self.shrink_large_ones(&mut encoder, &mut pace)?;

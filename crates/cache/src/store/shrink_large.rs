@@ -3,8 +3,7 @@
 //! The new file is written beside, frame by frame, each read piece held against its checksum and each frame decoded again;
 //! it is synced and then renamed over the old one. So a crash finds the old file or the new one, whole, and whoever has the old one
 //! open reads on. A content waits that has not been there for the time that is configured, or for half a minute, and one that is
-//! read as it is; see `shrink`. One that is compressed, and decoded [`OFTEN`] times within a third of that time all the same, is
-//! written back: a plain file in its place, by the same steps.
+//! read as it is; see `shrink`. The way back is in `write_back`.
 //!
 //! ```text
 //! large.plain   contents that were tried in vain: records of 36 bytes, SHA-256 and its CRC-32
@@ -30,10 +29,6 @@ use std::sync::atomic::Ordering::Relaxed;
 const RECORD: usize = 36;
 /// After so many bytes it gives up when they hardly shrank.
 const ENOUGH: u64 = 4 << 20;
-/// Decoded so often, writing it back costs less.
-const OFTEN: u32 = 5;
-/// Of so many contents it is counted how often they are decoded.
-const COUNTED: usize = 4096;
 
 fn record(digest: Digest) -> [u8; RECORD] {
     let mut bytes = [0; RECORD];
@@ -103,17 +98,7 @@ impl Shared {
         Some(u32::try_from(minutes).ok()?.min(LAST_MINUTE / 2))
     }
 
-    /// Somebody reads a large content as it is.
-    pub(super) fn note_large_read(&self, large: &Large) {
-        if large.frames().is_some() && self.config.compression.on {
-            let mut ones = locked(&self.shrinking.large);
-            if ones.decoded.len() < COUNTED || ones.decoded.contains_key(&large.digest) {
-                *ones.decoded.entry(large.digest).or_default() += 1;
-            }
-        }
-    }
-
-    /// Compresses large contents that nobody reads and that were there for long enough, or all; writes back what is decoded often.
+    /// Compresses large contents that nobody reads and that were there for long enough, or all.
     pub(super) fn shrink_large_ones(
         &self,
         encoder: &mut Encoder,
@@ -123,7 +108,7 @@ impl Shared {
         let (minute, at_once) = (self.minute(), pace.at_once);
         let known = self.plain_reads.knows(minute);
         let is_read = |digest: &Digest| self.plain_reads.was_read(half(digest.as_bytes()) as u64);
-        let (mut waiting, mut back): (Vec<Digest>, Vec<Digest>) = {
+        let mut waiting: Vec<Digest> = {
             let mut ones = locked(&self.shrinking.large);
             let new = |digest: &Digest| !ones.framed.contains_key(digest) && !ones.plain.contains(digest);
             let since = |digest: Digest| (digest, ones.seen.get(&digest).copied().unwrap_or(minute));
@@ -133,19 +118,9 @@ impl Shared {
                 there && ones.seen.contains_key(*digest) && known && !is_read(digest)
             };
             let due = open.iter().filter(|one| at_once || old(one)).map(|(digest, _)| *digest).collect();
-            let often = |(digest, times): (&Digest, &u32)| (*times >= OFTEN).then_some(*digest);
-            let back = ones.decoded.iter().filter_map(often).collect();
             ones.seen = open;
-            (due, back)
+            due
         };
-        back.retain(|_| !at_once);
-        for digest in back {
-            if !pace.go_on() {
-                return Ok(());
-            }
-            self.write_back(digest, pace)?;
-            locked(&self.shrinking.large).decoded.remove(&digest);
-        }
         waiting.sort();
         for digest in waiting {
             if !pace.go_on() {
@@ -225,37 +200,6 @@ impl Shared {
             return Ok(Shrank::Placed);
         }
         Ok(Shrank::Gone)
-    }
-
-    /// Puts the content as it is into the place of the compressed file, when there is room. The same steps as the way there.
-    fn write_back(&self, digest: Digest, pace: &mut Pace<'_>) -> Result<(), StoreError> {
-        let path = self.large_path(digest);
-        let Ok(large) = Large::open(&path) else { return Ok(()) };
-        let compressed = large.frames().is_some() && large.digest == digest;
-        // it must not drive out anything
-        if !compressed || self.disk_bytes() + large.size > self.config.capacity {
-            return Ok(());
-        }
-        let (mut spool, mut piece) = (self.new_spool()?, Vec::new());
-        for number in 0..large.pieces() {
-            if !pace.go_on() || large.piece(number, &mut piece).is_err() {
-                return Ok(());
-            }
-            spool.write(&piece)?;
-        }
-        let plain = spool.finish(true)?;
-        if plain.digest != digest {
-            // that is for the scrub
-            return Ok(());
-        }
-        let _writer = locked(&self.writer);
-        let named = locked(&self.large);
-        if named.contains_key(&digest) && path.exists() {
-            plain.place(&path)?;
-            self.shrinking.forget(digest);
-            self.shrinking.restored.fetch_add(1, Relaxed);
-        }
-        Ok(())
     }
 
     /// Whether a few KiB of a file shrink.

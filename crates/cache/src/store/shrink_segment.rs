@@ -212,6 +212,19 @@ impl Shared {
         if let Some(smaller) = &smaller {
             record.payload = smaller;
         }
+        self.move_record(segment, at, head, record)
+    }
+
+    /// Writes what a record became to the end of the log, and moves what stands for it there. Answers with the segment. Eviction
+    /// has to wait meanwhile.
+    pub(super) fn move_record(
+        &self,
+        segment: &Segment,
+        at: u64,
+        head: &Record<'_>,
+        mut record: Record<'_>,
+    ) -> Result<Option<u32>, StoreError> {
+        let (number, content) = (segment.number, half(head.digest.as_bytes()));
         let mut writer = locked(&self.writer);
         // it may have been taken away, or written anew
         let (slot, spot) = self.stands_for(head, number, at);

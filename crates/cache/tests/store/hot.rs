@@ -260,6 +260,55 @@ fn large_content_that_is_decoded_again_and_again_is_written_back() {
     assert_eq!(framed(&store, &all), 2);
 }
 
+#[test]
+fn entry_that_is_decoded_again_and_again_is_written_back() {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    let store = open(folder.path(), &minutes);
+    let all = fill(&store, "cold", 20);
+    // two of them have another name too, one has no name of its own any more
+    let links = [(name("b", "0"), all[0].1.clone()), (name("b", "1"), all[1].1.clone())];
+    links.iter().for_each(|(name, bytes)| assert_eq!(put(&store, name, bytes), Outcome::New));
+    store.remove(&all[1].0).unwrap();
+    store.seal().unwrap();
+    minutes.pass(61);
+    round(&store);
+    assert_eq!((framed(&store, &links), framed(&store, &all[2..])), (2, 18));
+    let uses = store.uses();
+    for _ in 0..5 {
+        read_all(&store, &links);
+        read_all(&store, &all[2..4]);
+    }
+    (0..4).for_each(|_| read_all(&store, &all[4..6]));
+    round(&store);
+    assert_eq!(store.shrunk().restored, 4);
+    let check = |store: &LogStore, plain: usize| {
+        assert_eq!((framed(store, &links), framed(store, &all[2..4])), (2 - plain / 2, 2 - plain / 2));
+        assert_eq!(framed(store, &all[4..]), 16);
+        assert_eq!(store.uses(), uses);
+        assert_eq!((store.scrub().unwrap(), store.damaged()), ((21, 0), 0));
+        read_all(store, &links);
+        read_all(store, &all[2..]);
+        assert_eq!(read(store, &all[1].0), None);
+    };
+    check(&store, 4);
+    drop(store);
+    // by the log alone
+    let store = open(folder.path(), &minutes);
+    check(&store, 4);
+    store.snapshot().unwrap();
+    drop(store);
+    let store = open(folder.path(), &minutes);
+    check(&store, 4);
+    // and compressed again when they are cold
+    store.seal().unwrap();
+    for _ in 0..10 {
+        minutes.pass(20);
+        round(&store);
+    }
+    assert_eq!((framed(&store, &links), framed(&store, &all[2..])), (2, 18));
+    read_all(&store, &all[2..]);
+}
+
 /// There is room for the compressed form only: nothing is driven out for the other.
 #[test]
 fn large_content_is_not_written_back_where_there_is_no_room() {
