@@ -102,6 +102,10 @@ impl PlainReads {
         }
         if due > 0 {
             times.began = times.began.wrapping_add(due * self.span) & LAST_MINUTE;
+            // minutes wrap
+            if minutes_since(times.since, minute) > self.longest() {
+                times.since = minute.wrapping_sub(self.longest()) & LAST_MINUTE;
+            }
         }
         due > 0
     }
@@ -188,6 +192,16 @@ mod tests {
         assert!(!again.was_read(A));
         let other = PlainReads::new(60, 120);
         assert!(!other.take_over(&image) && !other.was_read(A), "spans of another length");
+    }
+
+    #[test]
+    fn what_is_known_stays_known_though_minutes_wrap() {
+        let reads = PlainReads::new(30_000, 0);
+        for step in 3..220 {
+            let minute = (step * 10_000) & LAST_MINUTE;
+            reads.turn(minute);
+            assert!(reads.knows(minute), "{minute}");
+        }
     }
 
     #[test]

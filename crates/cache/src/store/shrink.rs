@@ -384,6 +384,9 @@ impl Shared {
         all.pop();
         for segment in all.into_iter().filter(|one| !self.looked_at(one) && (at_once || self.due(one))) {
             self.turn_reads();
+            if !at_once {
+                self.write_back_all(&mut pace)?;
+            }
             let came = self.shrink_segment(&segment, &mut encoder, &mut pace);
             match came {
                 Ok(Came::Later) => return Ok(()),

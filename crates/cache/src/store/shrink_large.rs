@@ -95,7 +95,7 @@ impl Shared {
     fn age(&self, then: std::time::SystemTime) -> Option<u32> {
         let then = i64::try_from(then.duration_since(std::time::UNIX_EPOCH).ok()?.as_micros()).ok()?;
         let minutes = ((self.clock)().as_micros() - then) / 60_000_000;
-        Some(u32::try_from(minutes).ok()?.min(LAST_MINUTE / 2))
+        Some(u32::try_from(minutes).ok()?.min(LAST_MINUTE / 4))
     }
 
     /// Compresses large contents that nobody reads and that were there for long enough, or all.
@@ -106,7 +106,10 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let all: Vec<Digest> = locked(&self.large).keys().copied().collect();
         let (minute, at_once) = (self.minute(), pace.at_once);
-        let known = self.plain_reads.knows(minute);
+        // with a tier nothing waits but for its readers: what is there is sent soon
+        let tier = self.beyond.is_some();
+        let wait = if tier { 0 } else { self.config.compression.after_minutes };
+        let known = tier || self.plain_reads.knows(minute);
         let is_read = |digest: &Digest| self.plain_reads.was_read(half(digest.as_bytes()) as u64);
         let mut waiting: Vec<Digest> = {
             let mut ones = locked(&self.shrinking.large);
@@ -114,7 +117,7 @@ impl Shared {
             let since = |digest: Digest| (digest, ones.seen.get(&digest).copied().unwrap_or(minute));
             let open: HashMap<Digest, u32> = all.into_iter().filter(new).map(since).collect();
             let old = |(digest, since): &(&Digest, &u32)| {
-                let there = minutes_since(**since, minute) >= self.config.compression.after_minutes;
+                let there = minutes_since(**since, minute) >= wait;
                 there && ones.seen.contains_key(*digest) && known && !is_read(digest)
             };
             let due = open.iter().filter(|one| at_once || old(one)).map(|(digest, _)| *digest).collect();
