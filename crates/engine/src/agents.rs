@@ -14,6 +14,7 @@ use forgeyard_model::job::{JobKind, JobState};
 use forgeyard_model::runner::{RunnerState, RunnerWork};
 use forgeyard_model::verdict::{ExitFacts, Hit, LogLine};
 use forgeyard_model::{ArtifactId, AttemptId, Digest, Id};
+use std::time::Duration;
 
 /// An attempt that may still speak with this fence.
 pub(crate) fn live(tx: &Tx<'_>, id: AttemptId, fence: Option<u32>) -> Result<Attempt, Refusal> {
@@ -71,6 +72,10 @@ pub(crate) fn redeemed(tx: &mut Tx<'_>, id: AttemptId, nonce: String) -> Result<
     Ok(Reply::Done)
 }
 
+/// A sign of life so soon after the last one is not written, unless it says something new: agents speak every five seconds, and
+/// each write is one of the database. Silence is counted from what is written, so it is noticed at most this much earlier.
+const HEARD_AGAIN: Duration = Duration::from_secs(8);
+
 /// A sign of life. The first one closes the token; the first step makes everything run.
 pub(crate) fn heard(
     tx: &mut Tx<'_>,
@@ -81,6 +86,11 @@ pub(crate) fn heard(
     let mut attempt = live(tx, id, Some(fence))?;
     let job = tx.job(attempt.job)?;
     let cancel = job.cancel_requested_at.is_some();
+    let lately = attempt.heard_at.is_some_and(|at| tx.now().since(at) < HEARD_AGAIN);
+    let known = attempt.step == step && !matches!(attempt.token, TokenState::Redeemed { .. });
+    if lately && known && attempt.state == AttemptState::Running {
+        return Ok(Reply::Agent { cancel });
+    }
     if let TokenState::Redeemed { nonce } = &attempt.token {
         attempt.token = TokenState::Closed { nonce: nonce.clone() };
     }

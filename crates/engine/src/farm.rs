@@ -101,6 +101,8 @@ pub struct Index {
     pub large: BTreeSet<(Timestamp, JobId)>,
     /// Jobs held for a pause, by its end.
     pub paused: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs that somebody asked to stop and that are not over.
+    pub cancelling: BTreeSet<JobId>,
     /// Jobs of each pipeline and of each demand.
     pub jobs_of: BTreeMap<Owner, BTreeSet<JobId>>,
     /// Demands by forge and the forge's id of the job.
@@ -272,6 +274,9 @@ entities! {
     };
     Job in jobs by JobId, |row| row.id, |row, index, add| {
         toggle_under(&mut index.jobs_of, row.owner, row.id, add);
+        if row.cancel_requested_at.is_some() && !row.state.ended() {
+            toggle(&mut index.cancelling, row.id, add);
+        }
         match &row.state {
             JobState::Queued => {
                 let place = (row.queued_at.unwrap_or(row.created_at), row.id);

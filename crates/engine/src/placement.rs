@@ -113,11 +113,8 @@ fn candidates(tx: &Tx<'_>, job: &Job) -> Vec<PoolName> {
 fn isolation(farm: &Farm, job: &Job) -> Isolation {
     match job.owner {
         Owner::Pipeline(id) => farm.pipelines.get(&id).map(|pipeline| pipeline.isolation),
-        Owner::Demand(id) => {
-            let own = farm.demands.get(&id);
-            // Most launches are still owed to the demand that they were made for, and the queue is long.
-            let owed = own.filter(|demand| demand.launch == Some(job.id) && demand.state.owed());
-            let demand = owed.or_else(|| farm.owed_by(job.id)).or(own);
+        Owner::Demand(_) => {
+            let demand = demand::limits::owner(farm, job);
             demand.and_then(|demand| demand.admission.as_ref()).map(|admission| admission.isolation)
         }
     }

@@ -31,7 +31,8 @@ pub(crate) fn jobs(a: &Job, b: &Job) -> bool {
         (JobState::Queued, _) | (_, JobState::Queued) => false,
         _ => !held(a) && !held(b),
     };
-    states && a.id == b.id && a.owner == b.owner
+    let cancelling = |job: &Job| job.cancel_requested_at.is_some() && !job.state.ended();
+    states && a.id == b.id && a.owner == b.owner && cancelling(a) == cancelling(b)
 }
 
 pub(crate) fn demands(a: &Demand, b: &Demand) -> bool {

@@ -61,10 +61,17 @@ fn paused_jobs(tx: &mut Tx<'_>) -> Result<(), Refusal> {
 }
 
 fn attempts(tx: &mut Tx<'_>) -> Result<(), Refusal> {
-    // Rows are large, and most are not due: they are looked at where they lie.
-    let live = tx.farm().index.live_attempts.iter().filter_map(|id| tx.farm().attempts.get(id));
+    // Rows are large, and most are not due: they are looked at where they lie, and their jobs only where some were canceled.
+    let farm = tx.farm();
+    let asked = !farm.index.cancelling.is_empty();
+    let live = farm.index.live_attempts.iter().filter_map(|id| farm.attempts.get(id));
+    let near = live.filter(|attempt| {
+        silent(tx, attempt).is_some()
+            || over_and_heard_out(tx, attempt.deadline)
+            || (asked && farm.index.cancelling.contains(&attempt.job))
+    });
     let due: Vec<AttemptId> =
-        live.filter(|attempt| attempt_verdict(tx, attempt).is_some()).map(|attempt| attempt.id).collect();
+        near.filter(|attempt| attempt_verdict(tx, attempt).is_some()).map(|attempt| attempt.id).collect();
     for id in due {
         // One that is over by now, or not due any more, because of another one of this list.
         let attempt = tx.attempt(id)?;
@@ -77,6 +84,14 @@ fn attempts(tx: &mut Tx<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// When the agent of an attempt was last heard, if that is too long ago.
+fn silent(tx: &Tx<'_>, attempt: &Attempt) -> Option<Timestamp> {
+    // Silence before this control plane was up is our own.
+    let heard = attempt.heard_at.unwrap_or(attempt.placed_at).max(tx.farm().resumed_at);
+    let silent = attempt.state != AttemptState::Placed && tx.now().since(heard) > deadline::AGENT_SILENCE;
+    silent.then_some(heard)
+}
+
 /// The verdict over an attempt whose time is up or whose agent is silent.
 fn attempt_verdict(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
     let now = tx.now();
@@ -84,10 +99,7 @@ fn attempt_verdict(tx: &Tx<'_>, attempt: &Attempt) -> Option<Verdict> {
     if job.cancel_requested_at.is_some_and(|asked| now.since(asked) > CANCEL_GRACE) {
         return Some(lost("job.canceled", "it did not stop when asked, and was ended", RetryPolicy::R0));
     }
-    // Silence before this control plane was up is our own.
-    let heard = attempt.heard_at.unwrap_or(attempt.placed_at).max(tx.farm().resumed_at);
-    let silent = attempt.state != AttemptState::Placed && now.since(heard) > deadline::AGENT_SILENCE;
-    if silent {
+    if let Some(heard) = silent(tx, attempt) {
         let text = format!("its agent was last heard at {heard}");
         return Some(lost("infra.agent-lost", text, RetryPolicy::R1));
     }

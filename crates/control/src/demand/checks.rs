@@ -1,7 +1,8 @@
 //! One check run for each head commit: why its jobs wait, were refused, or came to nothing.
 //!
 //! Everything about one head is one text, made anew when the farm changed and sent only when it reads otherwise than what
-//! was sent last. Who was sent what is a setting, so that a restart makes no second check run.
+//! was sent last, each half a minute at most while jobs only come and go. Who was sent what is a setting, so that a restart makes
+//! no second check run.
 
 use super::RoundError;
 use crate::app::App;
@@ -46,6 +47,9 @@ impl Board<'_> {
 
 /// Name of the check run.
 const NAME: &str = "forgeyard";
+/// A text that changes while the state of its check run stays is told so long after the last one: at a head with many jobs one
+/// of them moves all the time, and each change is a call.
+const CALM: Duration = Duration::from_secs(30);
 /// Pause after a forge did not take one.
 const PAUSE: Duration = Duration::from_secs(300);
 
@@ -55,6 +59,8 @@ type Head = (u64, String);
 #[derive(Default)]
 pub struct Checks {
     heads: BTreeMap<Head, Seen>,
+    /// Whether something is told later, without anything being written until then.
+    owes: bool,
 }
 
 #[derive(Default)]
@@ -64,6 +70,17 @@ struct Seen {
     not_before: Timestamp,
     /// What its text was made of when it was last told.
     stamp: Option<u64>,
+    /// When that was, and the state that was told.
+    told: Option<(Timestamp, CheckState)>,
+}
+
+impl Seen {
+    /// Whether a text with this state can wait. One that says who must act does not: somebody may look at it after a press of a
+    /// button.
+    fn calm(&self, state: CheckState, now: Timestamp) -> bool {
+        !matches!(state, CheckState::Completed(_))
+            && self.told.is_some_and(|(at, told)| told == state && now.since(at) < CALM)
+    }
 }
 
 /// What was sent.
@@ -102,70 +119,87 @@ impl Checks {
     /// Sends what reads otherwise than before. Trouble is logged, and that head rests for a while.
     pub async fn round(&mut self, app: &App, board: Board<'_>) {
         let now = app.clock.now();
-        for ((id, sha), News { repository, told, stamp, live }) in news(app, board.forge(), &mut self.heads) {
-            let over = matches!(told.state, CheckState::Completed(_));
+        self.owes = false;
+        for ((id, sha), News { repository, told, stamp, live }) in self.news(app, board.forge(), now) {
+            let (state, over) = (told.state, matches!(told.state, CheckState::Completed(_)));
             let seen = self.heads.entry((id, sha.clone())).or_default();
-            if seen.not_before > now {
-                continue;
-            }
             match tell(app, board, seen, &repository, &sha, told).await {
                 // What is over is looked at once more only if one of its jobs lives again.
                 Ok(()) if over && !live => drop(self.heads.remove(&(id, sha))),
-                Ok(()) => seen.stamp = Some(stamp),
-                Err(RoundError::Forge(GithubError::Limited { until, .. })) => seen.not_before = until,
+                Ok(()) => (seen.stamp, seen.told) = (Some(stamp), Some((now, state))),
+                Err(RoundError::Forge(GithubError::Limited { until, .. })) => {
+                    self.owes = true;
+                    seen.not_before = until;
+                }
                 Err(error) => {
+                    self.owes = true;
                     tracing::warn!(repository = %repository.name, error = causes(&error), "a check run was not taken");
                     seen.not_before = now.plus(PAUSE);
                 }
             }
         }
     }
-}
 
-/// What is to be told of the heads with live demand, and of those that had some at the last look, where anything that their
-/// text is made of was written since it was last told.
-fn news(app: &App, forge: &ForgeName, known: &mut BTreeMap<Head, Seen>) -> BTreeMap<Head, News> {
-    // The core waits for readers: who is told of is looked up at once, what is told one head after the other.
-    let heads: BTreeMap<Head, (u64, bool, Vec<PipelineId>)> = {
-        let farm = app.core.read();
-        let mut heads: BTreeMap<(u64, &str), (bool, Vec<PipelineId>)> =
-            known.keys().map(|(id, sha)| ((*id, sha.as_str()), (false, Vec::new()))).collect();
-        let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
-        for demand in live.filter(|demand| demand.repository.forge == *forge) {
-            heads.entry((demand.repository.id, &demand.head_sha)).or_default().0 = true;
-        }
-        let pipelines = farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id));
-        let ours = pipelines.filter(|pipeline| pipeline.event.repository.forge == *forge);
-        for pipeline in ours.filter(|pipeline| held(&farm, pipeline).is_some()) {
-            let of = heads.entry((pipeline.event.repository.id, &pipeline.event.head_sha)).or_default();
-            of.0 = true;
-            of.1.push(pipeline.id);
-        }
-        let stamped = heads.into_iter().filter_map(|((id, sha), (live, pipelines))| {
-            let head = (id, sha.to_owned());
-            let stamp = stamp(&farm, forge, &head, &pipelines);
-            let same = known.get(&head).is_some_and(|seen| live && seen.stamp == Some(stamp));
-            (!same).then_some((head, (stamp, live, pipelines)))
-        });
-        stamped.collect()
-    };
-    let mut found = BTreeMap::new();
-    for (head, (stamp, live, pipelines)) in heads {
-        let farm = app.core.read();
-        let demands: Vec<&Demand> = farm.demands_of_head(forge, head.0, &head.1).collect();
-        let pipelines = pipelines.iter().filter_map(|id| farm.pipelines.get(id));
-        let held: Vec<HeldPipeline<'_>> = pipelines.filter_map(|pipeline| held(&farm, pipeline)).collect();
-        let of_demand = demands.first().map(|demand| demand.repository.clone());
-        let of_held = || held.first().map(|held| held.pipeline.event.repository.clone());
-        let Some(repository) = of_demand.or_else(of_held) else {
-            // Nothing of it is in memory any more.
-            known.remove(&head);
-            continue;
-        };
-        let told = text(&farm, &demands, &held);
-        found.insert(head, News { repository, told, stamp, live });
+    /// Whether there is something to tell even when nothing is written any more.
+    pub fn owes(&self) -> bool {
+        self.owes
     }
-    found
+
+    /// What is to be told of the heads with live demand, and of those that had some at the last look, where anything that their
+    /// text is made of was written since it was last told, unless it can wait.
+    fn news(&mut self, app: &App, forge: &ForgeName, now: Timestamp) -> BTreeMap<Head, News> {
+        let known = &mut self.heads;
+        // The core waits for readers: who is told of is looked up at once, what is told one head after the other.
+        let heads: BTreeMap<Head, (u64, bool, Vec<PipelineId>)> = {
+            let farm = app.core.read();
+            let mut heads: BTreeMap<(u64, &str), (bool, Vec<PipelineId>)> =
+                known.keys().map(|(id, sha)| ((*id, sha.as_str()), (false, Vec::new()))).collect();
+            let live = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
+            for demand in live.filter(|demand| demand.repository.forge == *forge) {
+                heads.entry((demand.repository.id, &demand.head_sha)).or_default().0 = true;
+            }
+            let pipelines = farm.index.live_pipelines.iter().filter_map(|id| farm.pipelines.get(id));
+            let ours = pipelines.filter(|pipeline| pipeline.event.repository.forge == *forge);
+            for pipeline in ours.filter(|pipeline| held(&farm, pipeline).is_some()) {
+                let of = heads.entry((pipeline.event.repository.id, &pipeline.event.head_sha)).or_default();
+                of.0 = true;
+                of.1.push(pipeline.id);
+            }
+            let stamped = heads.into_iter().filter_map(|((id, sha), (live, pipelines))| {
+                let head = (id, sha.to_owned());
+                let stamp = stamp(&farm, forge, &head, &pipelines);
+                let same = known.get(&head).is_some_and(|seen| live && seen.stamp == Some(stamp));
+                (!same).then_some((head, (stamp, live, pipelines)))
+            });
+            stamped.collect()
+        };
+        let mut found = BTreeMap::new();
+        for (head, (stamp, live, pipelines)) in heads {
+            let farm = app.core.read();
+            let demands: Vec<&Demand> = farm.demands_of_head(forge, head.0, &head.1).collect();
+            let pipelines = pipelines.iter().filter_map(|id| farm.pipelines.get(id));
+            let held: Vec<HeldPipeline<'_>> =
+                pipelines.filter_map(|pipeline| held(&farm, pipeline)).collect();
+            let of_demand = demands.first().map(|demand| demand.repository.clone());
+            let of_held = || held.first().map(|held| held.pipeline.event.repository.clone());
+            let Some(repository) = of_demand.or_else(of_held) else {
+                // Nothing of it is in memory any more.
+                known.remove(&head);
+                continue;
+            };
+            let counts = Counts::of(&demands, held.len());
+            if known
+                .get(&head)
+                .is_some_and(|seen| seen.not_before > now || (live && seen.calm(counts.state(), now)))
+            {
+                self.owes = true;
+                continue;
+            }
+            let told = text(&farm, &demands, &held, &counts);
+            found.insert(head, News { repository, told, stamp, live });
+        }
+        found
+    }
 }
 
 /// Stands for everything that the text of a head is made of: which rows, and which version of each.
@@ -199,26 +233,47 @@ fn held<'a>(farm: &'a Farm, pipeline: &'a Pipeline) -> Option<HeldPipeline<'a>> 
     })
 }
 
+/// How many jobs of a head are what.
+struct Counts {
+    held: usize,
+    refused: usize,
+    live: usize,
+    waiting: usize,
+}
+
+impl Counts {
+    fn of(demands: &[&Demand], pipelines: usize) -> Self {
+        let count =
+            |wanted: fn(&DemandState) -> bool| demands.iter().filter(|demand| wanted(&demand.state)).count();
+        Self {
+            held: count(|state| matches!(state, DemandState::Held { until: None, .. })) + pipelines,
+            refused: count(|state| matches!(state, DemandState::Refused { .. })),
+            live: count(|state| !state.ended() && !matches!(state, DemandState::Refused { .. })),
+            waiting: count(|state| {
+                !state.ended() && !matches!(state, DemandState::Running | DemandState::Refused { .. })
+            }),
+        }
+    }
+
+    fn state(&self) -> CheckState {
+        if self.held > 0 {
+            CheckState::Completed(Conclusion::ActionRequired)
+        } else if self.refused > 0 {
+            CheckState::Completed(Conclusion::Failure)
+        } else if self.live == 0 {
+            CheckState::Completed(Conclusion::Success)
+        } else if self.waiting == self.live {
+            CheckState::Queued
+        } else {
+            CheckState::InProgress
+        }
+    }
+}
+
 /// One text of all jobs of a head.
-fn text(farm: &Farm, demands: &[&Demand], pipelines: &[HeldPipeline<'_>]) -> Told {
-    let count =
-        |wanted: fn(&DemandState) -> bool| demands.iter().filter(|demand| wanted(&demand.state)).count();
-    let held = count(|state| matches!(state, DemandState::Held { until: None, .. })) + pipelines.len();
-    let refused = count(|state| matches!(state, DemandState::Refused { .. }));
-    let live = count(|state| !state.ended() && !matches!(state, DemandState::Refused { .. }));
-    let waiting =
-        count(|state| !state.ended() && !matches!(state, DemandState::Running | DemandState::Refused { .. }));
-    let state = if held > 0 {
-        CheckState::Completed(Conclusion::ActionRequired)
-    } else if refused > 0 {
-        CheckState::Completed(Conclusion::Failure)
-    } else if live == 0 {
-        CheckState::Completed(Conclusion::Success)
-    } else if waiting == live {
-        CheckState::Queued
-    } else {
-        CheckState::InProgress
-    };
+fn text(farm: &Farm, demands: &[&Demand], pipelines: &[HeldPipeline<'_>], counts: &Counts) -> Told {
+    let Counts { held, refused, live, waiting } = *counts;
+    let state = counts.state();
     let jobs = demands.len() + pipelines.len();
     let title = match (held, refused, live) {
         (0, 0, 0) => format!("{jobs} jobs had their runners, or no longer want one"),

@@ -40,7 +40,7 @@ pub fn start(app: &App, stop: &CancellationToken) {
             let mut checks = checks::Checks::default();
             let mut version = told.core.version();
             while rest(&told, &ending, CHECKS).await {
-                if version.has_changed().unwrap_or(false) {
+                if checks.owes() || version.has_changed().unwrap_or(false) {
                     version.borrow_and_update();
                     checks.round(&told, checks::Board::Statuses(&name, &desk)).await;
                 }
@@ -102,7 +102,7 @@ pub fn start(app: &App, stop: &CancellationToken) {
             let mut version = app.core.version();
             while rest(&app, &stop, CHECKS).await {
                 // Nothing is asked of the forge, or even looked at, while nothing changes.
-                if version.has_changed().unwrap_or(false) {
+                if checks.owes() || version.has_changed().unwrap_or(false) {
                     version.borrow_and_update();
                     checks.round(&app, checks::Board::Checks(&connection)).await;
                 }

@@ -1,7 +1,7 @@
 //! Polling: what is queued at a forge, whoever told of it or did not.
 //!
 //! Only repositories with a grant or with open demand are polled, whatever the App is installed at: two lists of runs for
-//! each, every four minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
+//! each, every three and a half minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
 //! queued job may belong to a run that has begun, and its run's entry does not change when it is queued; so the jobs of
 //! runs in progress are read in every round, those first that were not read for longest. Where webhooks speak of a run, it is
 //! read once, and again only when there may be something that they did not tell: a job of it ended since (others may have waited
@@ -35,8 +35,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Time between two polls of a repository. A job that nobody told of is to be known five minutes after it was queued, and
-/// a look takes a while as well.
-const EVERY: Duration = Duration::from_secs(240);
+/// a look takes a while as well: up to a minute where hundreds of jobs are queued at once and calls fail.
+const EVERY: Duration = Duration::from_secs(210);
 /// How soon a look that did not come out is repeated.
 const AGAIN: Duration = Duration::from_secs(15);
 /// The same for one that the App may not see: a person must act first.

@@ -30,6 +30,8 @@ use tower::ServiceExt as _;
 
 /// How often an agent speaks. The farm asks for every five seconds; less often is less to simulate.
 const BEAT: Duration = Duration::from_secs(30);
+/// How often a site looks whether something is wanted of it.
+const ROUND: Duration = Duration::from_secs(2);
 
 /// What became of machines.
 #[derive(Debug, Clone, Default)]
@@ -122,7 +124,7 @@ impl Sites {
         let mut reported = (0u64, Timestamp::default(), 0usize);
         let mut fetched: Option<DesiredSet> = None;
         loop {
-            self.hub.time.sleep(Duration::from_secs(1)).await;
+            self.hub.time.sleep(ROUND).await;
             let Some(app) = self.plane.app() else { continue };
             let now = self.hub.time.now();
             let (epoch, generation) = desired::version(&app.core.read(), id).unwrap_or_default();

@@ -31,4 +31,4 @@ real: starts, names and conclusions of jobs (the trace); core, engine, HTTP rout
       loops (redelivery, poll, scale sets, check runs, tick), GitHub client with tokens and budget
 simulated: GitHub (no sockets), the database (in memory), sites and machines (reports without their route), agents, runner
       programs, the network, time
-modelled, from the seed: durations, labels and flavors, repositories, people, runs, cancels, strangers, all faults";
+modelled, from the seed: durations, labels and flavors, repositories, people, runs, commits, cancels, strangers, all faults";

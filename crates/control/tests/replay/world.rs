@@ -395,7 +395,10 @@ impl World {
         }
         let begin = self.time.now();
         let last = plans.last().map_or(Duration::ZERO, |plan| plan.at);
-        let crashes = u64::from(self.settings.crashes);
+        // One that comes while the plane is away would kill nothing and start two.
+        let room = last.as_secs() / (3 * AWAY.as_secs());
+        let room = if self.settings.lasting.is_some() { 1 } else { room.saturating_sub(1) };
+        let crashes = u64::from(self.settings.crashes).min(room);
         for number in 1..=crashes {
             let at = match self.settings.lasting {
                 Some(lasting) => lasting / 2,

@@ -126,6 +126,23 @@ pub(crate) fn references(table: &Table, row: &Row) -> Vec<(&'static str, &'stati
     found
 }
 
+/// Whether two versions of a row surely have the same [`claims`]. It may say `false` too often.
+#[cfg(feature = "twin")]
+pub(crate) fn claim_alike(old: &Row, new: &Row) -> bool {
+    match (old, new) {
+        (Row::Job(old), Row::Job(new)) => old.owner == new.owner && old.key == new.key,
+        (Row::Demand(old), Row::Demand(new)) => {
+            old.job == new.job && old.repository.forge == new.repository.forge
+        }
+        (Row::Attempt(old), Row::Attempt(new)) => {
+            let claim = |row: &Attempt| (row.job, row.fence, row.runner, row.state.live());
+            claim(old) == claim(new)
+        }
+        (Row::Site(old), Row::Site(new)) => old.name == new.name,
+        _ => false,
+    }
+}
+
 /// What only one row of a table may have: constraint and value.
 #[cfg(feature = "twin")]
 pub(crate) fn claims(table: &Table, row: &Row) -> Vec<(&'static str, String)> {

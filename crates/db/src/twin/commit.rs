@@ -1,6 +1,7 @@
 //! A commit of the twin: everything is looked at before anything is changed.
 
 use super::*;
+use crate::write::Write;
 
 impl State {
     /// Looks at everything first and changes something only when nothing is wrong.
@@ -109,12 +110,16 @@ impl State {
         let mut claimed: HashMap<_, (usize, String)> = HashMap::new();
         for (table, writes) in &plan.tables {
             let (number, _) = aggregate::table(table.kind)?;
-            for write in writes {
-                if let Some(old) = self.table(number).and_then(|rows| rows.get(&write.key)) {
-                    released.extend(aggregate::claims(table, old));
-                }
+            let old = |key: &String| self.table(number).and_then(|rows| rows.get(key));
+            // Most writes claim what their row has already.
+            let moved = |write: &&Write<'_>| {
+                old(&write.key).is_none_or(|old| !aggregate::claim_alike(old, write.row))
+            };
+            let moved: Vec<&Write<'_>> = writes.iter().filter(moved).collect();
+            for old in moved.iter().filter_map(|write| old(&write.key)) {
+                released.extend(aggregate::claims(table, old));
             }
-            for write in writes {
+            for write in moved {
                 for claim in aggregate::claims(table, write.row) {
                     let taken = self.claims.contains_key(&claim) && !released.contains(&claim);
                     let name = claim.0;

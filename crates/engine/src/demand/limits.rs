@@ -250,9 +250,12 @@ impl Lanes {
     }
 }
 
-fn owner<'f>(farm: &'f Farm, job: &Job) -> Option<&'f Demand> {
-    let made_for = job.owner.demand()?;
-    farm.owed_by(job.id).or_else(|| farm.demands.get(&made_for))
+/// The demand that a launch is owed to, or else the one that it was made for.
+pub(crate) fn owner<'f>(farm: &'f Farm, job: &Job) -> Option<&'f Demand> {
+    let own = farm.demands.get(&job.owner.demand()?);
+    // Most launches are still owed to the demand that they were made for, and the queue is long.
+    let owed = own.filter(|demand| demand.launch == Some(job.id) && demand.state.owed());
+    owed.or_else(|| farm.owed_by(job.id)).or(own)
 }
 
 fn room(farm: &Farm, forge: &ForgeName, rate: u32, now: Timestamp) -> Room {

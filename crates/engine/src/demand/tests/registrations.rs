@@ -451,3 +451,30 @@ fn a_runner_that_waits_for_its_job_or_said_what_it_took_has_lost_nothing() {
     desk.pass(200);
     assert_eq!(quiet(&mut desk), Reply::Unchanged, "a job that sleeps");
 }
+
+#[test]
+fn sign_of_life_right_after_another_is_not_written_and_a_later_one_or_a_new_step_is() {
+    let mut desk = Desk::new();
+    desk.launched(JOB);
+    let attempt = desk.up(JOB);
+    let written = |desk: &Desk| desk.farm.attempts[&attempt].generation;
+    let hear = |desk: &mut Desk, step: &str| {
+        let fence = desk.farm.attempts[&attempt].fence;
+        let step = Some(step.to_owned());
+        assert_eq!(
+            desk.give(Input::AgentHeard { attempt, fence, step }),
+            Reply::Agent { cancel: false },
+            "the agent is answered all the same"
+        );
+    };
+    hear(&mut desk, "runner");
+    let first = written(&desk);
+    desk.pass(5);
+    hear(&mut desk, "runner");
+    assert_eq!(written(&desk), first);
+    hear(&mut desk, "upload");
+    assert_eq!(written(&desk), first + 1, "it says something new");
+    desk.pass(10);
+    hear(&mut desk, "upload");
+    assert_eq!(written(&desk), first + 2, "or else it would count as silent");
+}
