@@ -99,7 +99,7 @@ pub(crate) fn content_or_frames(
     let mut buffer = Vec::new();
     let (_, (found, stored)) = look(access, Kind::Content, &key, |_, name| {
         let found = match welcome {
-            true => core.store.get_stored(name, &mut buffer)?,
+            true => core.store.get_either(name, &mut buffer)?,
             false => core.store.get(name, &mut buffer)?.map(|found| (found, Stored::File)),
         };
         core.store.lease(name, LEASE_MINUTES)?;

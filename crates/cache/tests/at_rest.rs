@@ -5,12 +5,14 @@
 mod support;
 
 use forgeyard_cache::admin::Stat;
+use forgeyard_cache::service::{Running, start};
+use forgeyard_cache::store::log::Durability;
 use forgeyard_cache::token::Access;
 use forgeyard_model::Digest;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use support::{Client, service, token};
+use support::{Client, options, service, token};
 
 const FRAME: usize = 256 << 10;
 
@@ -19,10 +21,51 @@ fn code(length: usize) -> Vec<u8> {
     (0u32..).flat_map(|at| format!("{at} mov %rax,%rbx; call _ZN;").into_bytes()).take(length).collect()
 }
 
+/// A service that writes back nothing, however often it is read.
+fn compressing(folder: &Path) -> Running {
+    let mut options = options(folder, Durability::PageCache);
+    options.store.compression.after_minutes = 0;
+    start(options).unwrap()
+}
+
+/// Whoever reads compressed entries again and again gets the same answers before, while and after they are written back.
+#[test]
+fn entries_that_are_read_all_the_time_are_written_back_under_their_readers() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = service(folder.path());
+    let mut client = Client::new(running.address);
+    let main = token("p/main", Access::Write);
+    let entries = [("small", code(700_000)), ("large", code((2 << 20) + 3)), ("one", code(5000))];
+    let path = |key: &str| format!("/p/main/-/kv/{key}");
+    for (key, bytes) in &entries {
+        assert_eq!(client.ask("PUT", &path(key), Some(&main), Some(bytes)).status, 201);
+    }
+    running.seal().unwrap();
+    running.shrink().unwrap();
+    let admin = token("admin", Access::Admin);
+    let begun = Instant::now();
+    loop {
+        for (key, bytes) in &entries {
+            let whole = client.ask("GET", &path(key), None, None);
+            assert!(whole.status == 200 && whole.body == *bytes, "{key}");
+        }
+        let stat = client.ask("GET", "/-/admin/stat", Some(&admin), None).body;
+        let stat: Stat = serde_json::from_slice(&stat).unwrap();
+        if stat.shrunk.restored == 3 {
+            break;
+        }
+        assert!(begun.elapsed().as_secs() < 100, "{:?}", stat.shrunk);
+    }
+    for (key, bytes) in &entries {
+        assert!(client.ask("GET", &path(key), None, None).body == *bytes, "{key}");
+    }
+    running.stop().unwrap();
+}
+
 #[test]
 fn parts_over_the_borders_of_frames_are_those_of_the_content() {
     let folder = tempfile::tempdir().unwrap();
-    let running = service(folder.path());
+    let running = compressing(folder.path());
     let mut client = Client::new(running.address);
     let main = token("p/main", Access::Write);
     let entries = [("small", code(700_000)), ("large", code((2 << 20) + 3)), ("one", code(5000))];
@@ -111,7 +154,7 @@ fn object_files() -> Vec<Vec<u8>> {
 #[test]
 fn object_files_take_less_than_half_of_the_room() {
     let folder = tempfile::tempdir().unwrap();
-    let running = service(folder.path());
+    let running = compressing(folder.path());
     let mut client = Client::new(running.address);
     let main = token("p/main", Access::Write);
     let admin = token("admin", Access::Admin);

@@ -1,5 +1,5 @@
-//! A process that compresses what is at rest is killed in the middle of it, many times over one folder: each entry is there in
-//! the old form or in the new one, and nothing is damaged. The process is this test program again, at
+//! A process that compresses what is at rest, or writes it back, is killed in the middle of it, many times over one folder: each
+//! entry is there in the old form or in the new one, and nothing is damaged. The process is this test program again, at
 //! [`the_process_that_is_killed`].
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
@@ -7,6 +7,7 @@
 use forgeyard_cache::name::{Kind, Name};
 use forgeyard_cache::store::log::{Config, Durability, LogStore};
 use forgeyard_cache::store::port::Stored;
+use forgeyard_cache::store::shrink::Compression;
 use forgeyard_cache::store::{Body, Clock, Place, Policy, Provenance, Store as _};
 use forgeyard_model::Timestamp;
 use std::io::{BufRead as _, BufReader};
@@ -16,13 +17,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const FOLDER: &str = "FORGEYARD_TEST_KILL_SHRINK_FOLDER";
+/// Whether it reads everything often before it begins, so that everything is written back.
+const BACK: &str = "FORGEYARD_TEST_KILL_SHRINK_BACK";
 const ENTRIES: u64 = 300;
 
 fn open(folder: &Path) -> LogStore {
     let clock: Clock = Arc::new(|| Timestamp::from_micros(1_800_000_000_000_000));
     let durability = Durability::PageCache;
-    LogStore::open(Config { segment: 1 << 20, durability, ..Config::new(folder.join("store")) }, clock)
-        .unwrap()
+    let compression = Compression { percent: 100, ..Compression::default() };
+    let config = Config { segment: 1 << 20, durability, compression, ..Config::new(folder.join("store")) };
+    LogStore::open(config, clock).unwrap()
 }
 
 fn name(number: u64) -> Name {
@@ -54,8 +58,20 @@ fn content(number: u64) -> Vec<u8> {
 fn the_process_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let store = open(Path::new(&folder));
+    let back = std::env::var_os(BACK).is_some();
+    if back {
+        let mut buffer = Vec::new();
+        for number in 0..ENTRIES {
+            for _ in 0..5 {
+                store.get_stored(name(number).hash(), &mut buffer).unwrap().unwrap();
+            }
+        }
+    }
     println!("shrinking");
-    store.shrink_all().unwrap();
+    match back {
+        true => store.shrink(&|| false).unwrap(),
+        false => store.shrink_all().unwrap(),
+    }
     println!("done");
     std::thread::sleep(Duration::from_secs(60));
 }
@@ -96,54 +112,79 @@ fn look(folder: &Path, snapshot: bool) -> (u64, u64) {
     (plain, framed)
 }
 
-#[test]
-fn kill_in_the_middle_of_a_rewrite_leaves_the_old_form_or_the_new_one() {
-    let folder = tempfile::tempdir().unwrap();
-    {
-        let store = open(folder.path());
-        let by = Provenance { principal: "killed".to_owned(), ..Provenance::default() };
-        for number in 0..ENTRIES {
-            let bytes = content(number);
-            let body = if bytes.len() > 1 << 20 {
-                let mut spool = store.spool().unwrap();
-                spool.write(&bytes).unwrap();
-                Body::Large(spool.finish(false).unwrap())
-            } else {
-                Body::Inline(&bytes)
-            };
-            store.put(&name(number), body, Policy::Replace, &by).unwrap();
-        }
-        store.seal().unwrap();
+/// Everything, in segments that grow no more.
+fn fill(folder: &Path) {
+    let store = open(folder);
+    let by = Provenance { principal: "killed".to_owned(), ..Provenance::default() };
+    for number in 0..ENTRIES {
+        let bytes = content(number);
+        let body = if bytes.len() > 1 << 20 {
+            let mut spool = store.spool().unwrap();
+            spool.write(&bytes).unwrap();
+            Body::Large(spool.finish(false).unwrap())
+        } else {
+            Body::Inline(&bytes)
+        };
+        store.put(&name(number), body, Policy::Replace, &by).unwrap();
     }
-    let (begun, mut mixed, mut rounds) = (look(folder.path(), false), 0, 0u64);
-    assert_eq!(begun.1, 0);
+    store.seal().unwrap();
+}
+
+/// Starts the process and kills it, a little later in each round, until it comes to the end. Answers with how many rounds that
+/// took, and how many entries are plain and compressed after each.
+fn kill_until_it_is_done(folder: &Path, back: bool, millis: u64) -> Vec<(u64, u64)> {
+    let mut after = Vec::new();
     loop {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture"])
-            .env(FOLDER, folder.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let rounds = after.len() as u64;
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture"]);
+        command.env(FOLDER, folder).stdout(Stdio::piped());
+        if back {
+            command.env(BACK, "");
+        }
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("shrinking")));
-        // a little later in each round, so that some end in the first segment and one comes to the end
-        std::thread::sleep(Duration::from_millis(2 + rounds * 5));
+        // so that some end in the first segment and one comes to the end
+        std::thread::sleep(Duration::from_millis(2 + rounds * millis));
         child.kill().unwrap();
         child.wait().unwrap();
         let came = lines.any(|line| line.contains("done"));
-        let (plain, framed) = look(folder.path(), rounds % 3 == 1);
-        let all = ENTRIES
-            - (0..ENTRIES)
-                .filter(|number| content(*number).windows(8).any(|some| some == b"_ZN9forg"))
-                .count() as u64;
-        mixed += u64::from(framed > 0 && plain > all);
-        rounds += 1;
+        after.push(look(folder, rounds % 3 == 1));
         if came {
-            assert_eq!(plain, all, "what does not shrink");
-            break;
+            return after;
         }
         assert!(rounds < 400, "it never came to the end");
     }
-    println!("{rounds} rounds, {mixed} of them ended between the two");
-    assert!(mixed > 0, "no kill found it in the middle, in {rounds} rounds");
+}
+
+/// So many do not shrink.
+fn noise() -> u64 {
+    let shrinks = |number: &u64| content(*number).windows(8).any(|some| some == b"_ZN9forg");
+    ENTRIES - (0..ENTRIES).filter(shrinks).count() as u64
+}
+
+#[test]
+fn kill_in_the_middle_of_a_rewrite_leaves_the_old_form_or_the_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    assert_eq!(look(folder.path(), false).1, 0);
+    let after = kill_until_it_is_done(folder.path(), false, 5);
+    assert_eq!(after.last().unwrap().0, noise(), "what does not shrink");
+    let mixed = after.iter().filter(|(plain, framed)| *framed > 0 && *plain > noise()).count();
+    println!("{} rounds, {mixed} of them ended between the two", after.len());
+    assert!(mixed > 0, "no kill found it in the middle, in {} rounds", after.len());
+}
+
+#[test]
+fn kill_while_something_is_written_back_leaves_the_old_form_or_the_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    open(folder.path()).shrink_all().unwrap();
+    assert_eq!(look(folder.path(), false).0, noise());
+    let after = kill_until_it_is_done(folder.path(), true, 5);
+    assert_eq!(*after.last().unwrap(), (ENTRIES, 0), "everything is plain");
+    let mixed = after.iter().filter(|(plain, framed)| *framed > 0 && *plain > noise()).count();
+    println!("{} rounds, {mixed} of them ended between the two", after.len());
+    assert!(mixed > 0, "no kill found it in the middle, in {} rounds", after.len());
 }

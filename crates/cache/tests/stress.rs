@@ -12,6 +12,7 @@ mod killed;
 
 use forgeyard_cache::name::{Kind, Name};
 use forgeyard_cache::store::log::{Config, Durability, LogStore};
+use forgeyard_cache::store::shrink::Compression;
 use forgeyard_cache::store::sum::Sum;
 use forgeyard_cache::store::{Clock, Limits, Store as _};
 use forgeyard_model::Timestamp;
@@ -31,6 +32,7 @@ fn open(folder: &Path) -> LogStore {
         segment: 512 << 10,
         capacity: 12 << 20,
         durability: Durability::PageCache,
+        compression: Compression { percent: 100, after_minutes: 3, ..Compression::default() },
         ..Config::new(folder.join("store"))
     };
     LogStore::open(config, clock).unwrap()
@@ -82,7 +84,9 @@ fn the_process_that_is_killed() {
                         0 => drop(store.remove(&name).unwrap()),
                         1..=5 => {
                             let mut buffer = Vec::new();
-                            drop(store.get(name.hash(), &mut buffer).unwrap());
+                            for _ in 0..step % 7 {
+                                drop(store.get(name.hash(), &mut buffer).unwrap());
+                            }
                         }
                         _ => {
                             // without room nothing is stored
@@ -102,9 +106,12 @@ fn the_process_that_is_killed() {
         for round in 0u64.. {
             let quota = (round % 5 == 4).then_some(2 << 20);
             store.maintain(&|_| Limits { bytes: quota, idle_minutes: None }).unwrap();
-            if round % 3 == 2 {
-                // it ends where the kill finds it
-                store.shrink_all().unwrap();
+            // it ends where the kill finds it
+            match round % 6 {
+                2 => store.shrink_all().unwrap(),
+                // what is cold, and what is read goes the other way
+                5 => store.shrink(&|| false).unwrap(),
+                _ => {}
             }
             if round % 40 == 39 {
                 store.snapshot().unwrap();

@@ -101,6 +101,8 @@ pub struct CacheConfig {
     pub compression_level: Option<i32>,
     /// Most time that compressing takes, in hundredths of one core; 25 when absent.
     pub compression_cpu_percent: Option<u32>,
+    /// Hours for which what was written or read stays as it is, 0 to 2160; 24 when absent.
+    pub compression_after_hours: Option<u32>,
     /// S3-compatible storage behind the disk.
     pub tier: Option<forgeyard_cache::tier::Settings>,
     /// Who reads and writes what.
@@ -148,7 +150,13 @@ impl CacheConfig {
             let text = format!("`compression-cpu-percent` of the cache is {percent}, not 1 to 100");
             return Err(Wrong::new(text).fix("for none at all, write compression = \"none\"").into());
         }
-        Ok(Compression { on: self.compression != Some(AtRest::None), level, percent })
+        let hours = self.compression_after_hours.unwrap_or(usual.after_minutes / 60);
+        if hours > 2160 {
+            let text = format!("`compression-after-hours` of the cache is {hours}, more than 2160");
+            return Err(Wrong::new(text).fix("for none at all, write compression = \"none\"").into());
+        }
+        let on = self.compression != Some(AtRest::None);
+        Ok(Compression { on, level, percent, after_minutes: hours * 60 })
     }
 }
 
@@ -512,10 +520,13 @@ mod tests {
             let file: FileConfig = toml_text::read("forgeyard.toml", &format!("[cache]\n{text}")).unwrap();
             file.cache.unwrap().compression().map_err(|error| error.to_string())
         };
-        assert_eq!(of(""), Ok(Compression { on: true, level: 3, percent: 25 }));
+        let usual = Compression { on: true, level: 3, percent: 25, after_minutes: 24 * 60 };
+        assert_eq!(of(""), Ok(usual));
         assert!(!of("compression = \"none\"").unwrap().on);
         let said = of("compression = \"zstd\"\ncompression-level = 9\ncompression-cpu-percent = 5");
-        assert_eq!(said, Ok(Compression { on: true, level: 9, percent: 5 }));
+        assert_eq!(said, Ok(Compression { level: 9, percent: 5, ..usual }));
+        assert_eq!(of("compression-after-hours = 0"), Ok(Compression { after_minutes: 0, ..usual }));
+        assert!(of("compression-after-hours = 3000").unwrap_err().contains("2160"));
         assert!(of("compression-level = 20").unwrap_err().contains("1 to 19"));
         assert!(of("compression-cpu-percent = 0").unwrap_err().contains("1 to 100"));
         assert!(

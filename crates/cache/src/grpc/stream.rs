@@ -94,7 +94,11 @@ fn open(caller: &Caller, resource: &resource::Resource) -> Option<(usize, Source
     }
     let mut buffer = Vec::new();
     let (depth, (scope, found)) = look(&caller.access, Kind::Content, &key, |scope, name| {
-        Ok(caller.core.store.get_stored(name, &mut buffer)?.map(|found| (scope.clone(), found)))
+        let found = match resource.compressed {
+            true => caller.core.store.get_either(name, &mut buffer)?,
+            false => caller.core.store.get_stored(name, &mut buffer)?,
+        };
+        Ok(found.map(|found| (scope.clone(), found)))
     })?;
     let (found, stored) = found;
     if found.facts.size != resource.size {

@@ -101,7 +101,7 @@ impl LogStore {
 }
 
 impl Shared {
-    fn seal(&self, minutes: u32) -> Result<(), StoreError> {
+    pub(super) fn seal(&self, minutes: u32) -> Result<(), StoreError> {
         let mut writer = locked(&self.writer);
         let active = &writer.active;
         let idle = super::index::minutes_since(active.written.load(Relaxed), self.minute());

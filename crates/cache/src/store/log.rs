@@ -5,6 +5,7 @@
 //! seg/00000001.fyl      segments, see `record`; only the one with the highest number grows, none is ever rewritten
 //! large/, incoming/     see `large`
 //! shrunk, large.plain   what was compressed and what does not shrink, see `shrink`
+//! plain.reads           what is read as it is, and stays so
 //! index.snap            the index as of some place in the log, see `recovery`; may be missing
 //! ```
 //!
@@ -23,6 +24,7 @@ use super::cold::Recent;
 use super::counts::Scopes;
 use super::index::{LAST_MINUTE, Slot, Spot, Table};
 use super::kept::Kept;
+use super::plain_reads::PlainReads;
 use super::scrub::Cursor;
 use super::shrink::{Compression, Shrinking};
 use super::snapshot::Loading;
@@ -119,6 +121,7 @@ pub(super) struct Shared {
     pub(super) damaged: AtomicU64,
     pub(super) keeping: Mutex<()>,
     pub(super) shrinking: Shrinking,
+    pub(super) plain_reads: PlainReads,
     pub(super) next_part: AtomicU64,
     pub(super) wanted: Mutex<Wanted>,
     pub(super) wake: Condvar,
@@ -176,6 +179,7 @@ impl LogStore {
     pub fn snapshot(&self) -> Result<(), StoreError> {
         let _keeping = locked(&self.shared.keeping);
         self.shared.snapshot()?;
+        self.shared.note_reads()?;
         self.shared.note_shrunk()
     }
 
@@ -251,6 +255,9 @@ impl Shared {
         kept: Kept,
         beyond: Option<Arc<Beyond>>,
     ) -> Self {
+        let compression = config.compression;
+        let wait = if compression.on { compression.after_minutes } else { 0 };
+        let plain_reads = PlainReads::new(wait, minute_of(clock()));
         let log_bytes = segments.values().map(|segment| segment.size.load(Relaxed)).sum();
         Self {
             config,
@@ -285,6 +292,7 @@ impl Shared {
             damaged: AtomicU64::new(0),
             keeping: Mutex::new(()),
             shrinking: Shrinking::default(),
+            plain_reads,
             next_part: AtomicU64::new(0),
             wanted: Mutex::default(),
             wake: Condvar::new(),

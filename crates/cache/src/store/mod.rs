@@ -21,6 +21,7 @@ mod keeper;
 mod kept;
 pub mod large;
 pub mod log;
+mod plain_reads;
 pub mod port;
 pub mod record;
 mod recovery;
@@ -28,12 +29,16 @@ mod removal;
 mod scrub;
 pub mod shrink;
 mod shrink_large;
+mod shrink_segment;
+mod shrunk;
 mod snapshot;
 pub mod sum;
 pub mod tail;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 mod walk;
+mod words;
+mod write_back;
 
 use crate::name::{Kind, Name, NameHash};
 use forgeyard_model::{Digest, Timestamp};

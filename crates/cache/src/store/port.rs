@@ -50,7 +50,7 @@ impl Shared {
         if record.what.carries() {
             let at = slot.at() + head.texts_end() as u64;
             *stored = match record.flags & FRAMES {
-                0 => Stored::Plain(Placed { slot, segment: slot.segment(), at }),
+                0 => Stored::Plain(Placed { slot, segment: slot.segment(), digest: facts.digest, at }),
                 _ => match Frames::of(record.payload, record.size) {
                     Some(frames) => Stored::Framed(frames),
                     None => {
@@ -80,7 +80,7 @@ impl Shared {
                 let at = spot.at() + head.texts_end() as u64;
                 let frames = || Frames::of(buffer.get(range(head))?, facts.size);
                 *stored = match flags & FRAMES {
-                    0 => Stored::Plain(Placed { slot, segment: spot.segment(), at }),
+                    0 => Stored::Plain(Placed { slot, segment: spot.segment(), digest: facts.digest, at }),
                     _ => match frames() {
                         Some(frames) => Stored::Framed(frames),
                         None => {
@@ -294,6 +294,7 @@ pub enum Stored {
 pub struct Placed {
     slot: Slot,
     segment: u32,
+    digest: Digest,
     /// Place of the bytes in the file.
     pub at: u64,
 }
@@ -310,8 +311,30 @@ impl Log {
 }
 
 impl LogStore {
-    /// As [`Store::get`], but the bytes are in the buffer as they are stored, and it says how that is.
+    /// As [`Store::get`], but the bytes are in the buffer as they are stored, and it says how that is. Whoever asks wants the
+    /// content as it is: one that is asked for so stays plain.
     pub fn get_stored(
+        &self,
+        name: NameHash,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<(Found, Stored)>, StoreError> {
+        let found = self.get_either(name, buffer)?;
+        if let Some((found, stored)) = &found {
+            let digest = found.facts.digest;
+            self.shared.plain_reads.note(half(digest.as_bytes()) as u64);
+            let framed = match &found.place {
+                Place::Large(large) => large.frames().is_some(),
+                Place::Buffer(_) => matches!(stored, Stored::Framed(_)),
+            };
+            if framed {
+                self.shared.note_decoded(digest);
+            }
+        }
+        Ok(found)
+    }
+
+    /// As [`LogStore::get_stored`], for somebody to whom the compressed form is as welcome.
+    pub fn get_either(
         &self,
         name: NameHash,
         buffer: &mut Vec<u8>,
@@ -338,7 +361,10 @@ impl LogStore {
     pub fn stands(&self, name: NameHash, placed: &Placed) -> bool {
         let shared = &self.shared;
         let slot = shared.names.find(name.0).find(|slot| slot.same_place(placed.slot));
-        slot.inspect(|slot| shared.names.touch(name.0, *slot, shared.minute())).is_some()
+        let Some(slot) = slot else { return false };
+        shared.names.touch(name.0, slot, shared.minute());
+        shared.plain_reads.note(half(placed.digest.as_bytes()) as u64);
+        true
     }
 
     /// The file in which an entry still lies at this place; marks it as used.

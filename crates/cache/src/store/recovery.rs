@@ -10,7 +10,7 @@ use super::index::{SHARDS, Slot, Spot, shard_of};
 use super::kept::Kept;
 use super::log::{Config, Shared, locked};
 use super::record::{LARGE, Record, SEGMENT_HEAD, What, segment_head};
-use super::snapshot::{Head, Since};
+use super::snapshot::{Head, NoHead, Since};
 use super::walk::walk;
 use super::{Clock, StoreError};
 use crate::name::half;
@@ -60,11 +60,17 @@ pub(super) fn open(mut config: Config, clock: Clock) -> Result<Shared, StoreErro
     shared.recall_shrunk();
     let path = shared.config.folder.join("index.snap");
     let from = match Head::read(&path) {
-        Some(head) => shared.take_over(&head),
-        None => {
-            if path.exists() {
-                tracing::warn!("the snapshot of the index does not hold; reading the whole log");
-            }
+        Ok(head) => shared.take_over(&head),
+        Err(NoHead::Absent) => None,
+        Err(why @ NoHead::Version(_)) => {
+            tracing::info!(
+                "the snapshot of the index is not used, {why}: the log is read from its beginning, once; no entry is lost, but \
+                 when entries were last used is known as of when they were written"
+            );
+            None
+        }
+        Err(why @ NoHead::Damaged) => {
+            tracing::warn!("the snapshot of the index is not used, {why}: reading the whole log");
             None
         }
     };

@@ -1,10 +1,14 @@
 //! Compression at rest, in the background: what shrinks is rewritten as frames (`frames`), what does not is left and remembered.
 //!
-//! **Nothing is compressed on the way of a put.** A segment that grows no more is looked at once: heads alone say what is
-//! compressed already, a few KiB of each other body say how far it shrinks. When an eighth of the segment would be saved, its
-//! entries move to the end of the log, compressed or marked as tried, as they move in an eviction; when nothing stands in the
-//! segment any more and the copies are synced, it is removed. Otherwise it stays as it is. Large contents are in `shrink_large`.
+//! **Nothing is compressed on the way of a put.** A segment that grows no more, and was not written to for the time that is
+//! configured, is looked at: heads alone say what is compressed already, a few KiB of each other body say how far it shrinks.
+//! When an eighth of the segment would be saved, its entries move to the end of the log (`shrink_segment`), compressed or marked
+//! as tried, as they move in an eviction; when nothing stands in the segment any more and the copies are synced, it is removed.
+//! Otherwise it stays as it is. Large contents are in `shrink_large`.
 //!
+//! - **What is read stays plain**: a content that somebody read as it is within that time (`plain_reads`) is not compressed. It
+//!   moves as it is, or, when there is little else in its segment, the segment is looked at again after that time.
+//!   One that is compressed and read all the same is written back (`write_back`).
 //! - **A crash** at any moment finds the old record, or both, or the new one: the last record of a name counts, and the old
 //!   segment goes only when the new ones are on disk.
 //! - **Readers** look into the index again when what it said is gone, as with eviction; who has the old segment open, has it.
@@ -12,35 +16,37 @@
 //! - **Quotas** count the size of contents, compressed or not: what somebody may keep does not depend on when a round was.
 //!   Room on disk is counted as it is taken.
 //! - **The time** that it takes is a share of one core: after each slice it pauses for as long as the share asks.
-//!
-//! ```text
-//! shrunk   a line for each segment: number, bytes of the file, 1 when it was looked at, bytes that its records save
-//! ```
-//!
-//! That file may be missing or old: then segments are looked at again, which costs time and nothing else.
+//! - **A small log**, of less than [`FEW`] segments, ends a segment that began before that time, so that it is not left
+//!   out because it never fills one.
+//! - **With a tier** a segment is looked at as soon as it grows no more, since it is sent as it is then, and once.
 
 use super::StoreError;
 use super::append::Segment;
-use super::frames::{Encoder, SAMPLE, SHARE, packed, promising};
-use super::index::{Slot, Spot, Word as _};
+use super::frames::Encoder;
+use super::index::{Slot, Spot, minutes_ahead, minutes_since};
 use super::log::{LogStore, Shared, locked};
-use super::record::{FRAMES, HEAD, LARGE, Record, SEGMENT_HEAD, TRIED, What};
-use super::walk::walk_on;
+use super::record::{FRAMES, Record, SEGMENT_HEAD};
+use super::shrink_segment::Came;
+use super::write_back::Decoded;
+use super::{LEASE_MINUTES, NAR_MINUTES};
 use crate::name::half;
 use forgeyard_model::Digest;
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::ControlFlow;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-/// Smaller bodies are left: a head and a table would eat what they save.
-const LEAST: u64 = 1 << 10;
 /// So long it works before it pauses.
 const SLICE: Duration = Duration::from_millis(10);
-/// Between two looks at large contents; what is new in one is compressed in the next.
+/// Between two looks at large contents, at most; what is new in one is compressed in the next, when nothing else waits.
 const LARGE_EVERY: Duration = Duration::from_secs(30);
+/// A log of fewer segments is a small one.
+const FEW: usize = 8;
+/// Its segments end early only when they hold one part in so many of what they could.
+const WORTH_ENDING: u64 = 64;
+/// There was no look yet.
+const NEVER: u32 = u32::MAX;
 
 /// What becomes of bodies that shrink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,11 +57,13 @@ pub struct Compression {
     pub level: i32,
     /// Most time that it takes, in hundredths of one core.
     pub percent: u32,
+    /// What was written or read within so many minutes stays as it is.
+    pub after_minutes: u32,
 }
 
 impl Default for Compression {
     fn default() -> Self {
-        Self { on: true, level: 3, percent: 25 }
+        Self { on: true, level: 3, percent: 25, after_minutes: 24 * 60 }
     }
 }
 
@@ -73,6 +81,12 @@ pub struct ShrinkStat {
     pub bytes_out: u64,
     /// Bodies that were tried, or are compressed by their looks, and stayed as they are.
     pub left: u64,
+    /// Bodies in the log that a look at their segment left as they are because they are read.
+    #[serde(default)]
+    pub read: u64,
+    /// Bodies that are plain again because they are read again and again.
+    #[serde(default)]
+    pub restored: u64,
     /// Time that it took, without pauses.
     pub busy_millis: u64,
 }
@@ -85,6 +99,8 @@ impl ShrinkStat {
             ("bytes_in_total", "Bytes of bodies before they were compressed at rest", self.bytes_in),
             ("bytes_out_total", "Bytes of bodies after they were compressed at rest", self.bytes_out),
             ("left_total", "Bodies that were tried and stayed as they are", self.left),
+            ("read_total", "Bodies that a look at their segment left plain because they are read", self.read),
+            ("restored_total", "Bodies that are plain again because they are read", self.restored),
             ("busy_milliseconds_total", "Time that compressing at rest took", self.busy_millis),
         ];
         let line = |(name, help, value): (&str, &str, u64)| {
@@ -99,17 +115,27 @@ impl ShrinkStat {
 #[derive(Debug)]
 pub(super) struct Shrunk {
     /// Bytes that were there when it was opened.
-    before: u64,
+    pub(super) before: u64,
     /// What these save is known.
-    counted: AtomicBool,
-    looked: AtomicBool,
-    saved: AtomicI64,
+    pub(super) counted: AtomicBool,
+    /// It needs no look any more.
+    pub(super) looked: AtomicBool,
+    /// Minute of a look that found much that is read.
+    pub(super) seen: AtomicU32,
+    pub(super) saved: AtomicI64,
 }
 
 impl Shrunk {
     pub(super) const fn new(before: u64) -> Self {
         let (counted, looked) = (AtomicBool::new(before <= SEGMENT_HEAD), AtomicBool::new(false));
-        Self { before, counted, looked, saved: AtomicI64::new(0) }
+        Self { before, counted, looked, seen: AtomicU32::new(NEVER), saved: AtomicI64::new(0) }
+    }
+
+    /// Whether it was written to, or looked at in vain, within so many minutes.
+    fn waits(&self, written: u32, minutes: u32, now: u32) -> bool {
+        let within = |then: u32| minutes_since(then, now) < minutes;
+        let seen = self.seen.load(Relaxed);
+        within(written) || (seen != NEVER && within(seen))
     }
 
     /// Counts a record that was written.
@@ -124,16 +150,20 @@ impl Shrunk {
 #[derive(Debug, Default)]
 pub(super) struct Shrinking {
     pub(super) large: Mutex<LargeOnes>,
+    pub(super) decoded: Decoded,
     saved_large: AtomicI64,
     pub(super) bodies: AtomicU64,
     pub(super) bytes_in: AtomicU64,
     pub(super) bytes_out: AtomicU64,
     pub(super) left: AtomicU64,
+    pub(super) read: AtomicU64,
+    pub(super) restored: AtomicU64,
     busy_micros: AtomicU64,
     counted: AtomicBool,
-    looked_at_large: Mutex<Option<Instant>>,
+    /// When it last looked at large contents, and at which minute.
+    looked_at_large: Mutex<Option<(Instant, u32)>>,
     /// So many read the whole log and must meet each entry: nothing moves meanwhile.
-    held: AtomicU32,
+    pub(super) held: AtomicU32,
     /// One at a time.
     turn: Mutex<()>,
 }
@@ -145,8 +175,8 @@ pub(super) struct LargeOnes {
     pub(super) framed: HashMap<Digest, u64>,
     /// Tried in vain.
     pub(super) plain: HashSet<Digest>,
-    /// There at the last look.
-    pub(super) seen: HashSet<Digest>,
+    /// There at the last look, and since which minute.
+    pub(super) seen: HashMap<Digest, u32>,
 }
 
 impl Shrinking {
@@ -167,7 +197,7 @@ impl Shrinking {
         self.saved_large.fetch_add(saved as i64 - before as i64, Relaxed);
     }
 
-    fn took(&self, content: u64, stored: u64) {
+    pub(super) fn took(&self, content: u64, stored: u64) {
         self.bodies.fetch_add(1, Relaxed);
         self.bytes_in.fetch_add(content, Relaxed);
         self.bytes_out.fetch_add(stored, Relaxed);
@@ -187,6 +217,8 @@ impl Drop for Held<'_> {
 pub(super) struct Pace<'a> {
     shrinking: &'a Shrinking,
     percent: u32,
+    /// Nothing waits, whoever reads it.
+    pub(super) at_once: bool,
     began: Instant,
     stop: &'a dyn Fn() -> bool,
 }
@@ -211,7 +243,7 @@ impl Pace<'_> {
         !(self.stop)()
     }
 
-    fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         (self.stop)()
     }
 
@@ -232,7 +264,7 @@ impl LogStore {
         self.shared.shrink(self.shared.config.compression.percent, false, stop)
     }
 
-    /// The same without pauses, and with large contents that have just come.
+    /// The same without pauses, and with all that has just come, whether it is read or not.
     pub fn shrink_all(&self) -> Result<(), StoreError> {
         self.shared.shrink(100, true, &|| false)
     }
@@ -246,18 +278,11 @@ impl LogStore {
             bytes_in: shrinking.bytes_in.load(Relaxed),
             bytes_out: shrinking.bytes_out.load(Relaxed),
             left: shrinking.left.load(Relaxed),
+            read: shrinking.read.load(Relaxed),
+            restored: shrinking.restored.load(Relaxed),
             busy_millis: shrinking.busy_micros.load(Relaxed) / 1000,
         }
     }
-}
-
-/// What came of a look at a segment.
-#[derive(Debug, PartialEq, Eq)]
-enum Came {
-    /// It needs no other.
-    Done,
-    /// It was told to stop.
-    Later,
 }
 
 impl Shared {
@@ -278,56 +303,58 @@ impl Shared {
         self.beyond.as_ref().is_some_and(|beyond| beyond.is_sent(number))
     }
 
-    /// Bytes that compression saves, as far as they were counted.
-    pub(super) fn saved_bytes(&self) -> u64 {
+    /// Begins another span of reads when it is time to. A round may take hours.
+    fn turn_reads(&self) {
+        if self.plain_reads.turn(self.minute()) {
+            self.shrinking.decoded.turn();
+        }
+    }
+
+    /// Whether it is time to look at a segment that grows no more.
+    fn due(&self, segment: &Segment) -> bool {
+        let minutes = self.config.compression.after_minutes;
+        self.beyond.is_some() || !segment.shrunk.waits(segment.written.load(Relaxed), minutes, self.minute())
+    }
+
+    /// Whether somebody reads a content as it is: then it stays so.
+    pub(super) fn is_read(&self, digest: Digest, (slot, spot): (Option<Slot>, Option<Spot>)) -> bool {
+        let minute = self.minute();
+        // a lease says when it ends, not when it was given
+        let idle = |slot: Slot| match minutes_ahead(slot.minute(), minute) {
+            0 => minutes_since(slot.minute(), minute),
+            ahead if ahead > LEASE_MINUTES => NAR_MINUTES.saturating_sub(ahead),
+            _ => 0,
+        };
+        let used = slot.is_some_and(|slot| idle(slot) < self.plain_reads.longest())
+            || spot.is_some_and(|spot| spot.linked() && spot.used());
+        // a tier gets what there is now, so what is not known counts for nothing
+        let unknown = || self.beyond.is_none() && !self.plain_reads.knows(minute);
+        used && (self.plain_reads.was_read(half(digest.as_bytes()) as u64) || unknown())
+    }
+
+    /// Ends the segment that grows when the log is small and it began long ago.
+    fn end_old_segment(&self) -> Result<(), StoreError> {
+        let minutes = self.config.compression.after_minutes;
+        if minutes == 0 || self.beyond.is_some() {
+            return Ok(());
+        }
         let all = self.all_segments();
-        let log: i64 = all.iter().map(|segment| segment.shrunk.saved.load(Relaxed)).sum();
-        u64::try_from(log).unwrap_or(0) + self.shrinking.saved_large()
-    }
-
-    /// Reads what an earlier process knew of the segments.
-    pub(super) fn recall_shrunk(&self) {
-        let text = fs_err::read_to_string(self.config.folder.join("shrunk")).unwrap_or_default();
-        for line in text.lines() {
-            let mut words = line.split(' ').map(|word| word.parse::<u64>().ok());
-            let mut word = || words.next().flatten();
-            let (Some(number), Some(size), Some(looked), Some(saved)) = (word(), word(), word(), word())
-            else {
-                continue;
-            };
-            let segment = u32::try_from(number).ok().and_then(|number| self.segment(number));
-            let Some(segment) = segment.filter(|segment| segment.shrunk.before == size) else { continue };
-            segment.shrunk.saved.store(saved as i64, Relaxed);
-            segment.shrunk.counted.store(true, Relaxed);
-            segment.shrunk.looked.store(looked == 1, Release);
+        let Some(last) = all.last().filter(|_| all.len() < FEW) else { return Ok(()) };
+        if last.size.load(Acquire) < self.config.segment / WORTH_ENDING {
+            return Ok(());
         }
-    }
-
-    /// Writes what is known of the segments.
-    pub(super) fn note_shrunk(&self) -> Result<(), StoreError> {
-        let mut text = String::new();
-        {
-            // of the one that grows, size and saving belong together
-            let _writer = locked(&self.writer);
-            for segment in self.all_segments() {
-                let shrunk = &segment.shrunk;
-                if shrunk.counted.load(Relaxed) {
-                    let (size, saved) = (segment.size.load(Relaxed), shrunk.saved.load(Relaxed));
-                    let looked = u8::from(shrunk.looked.load(Relaxed));
-                    text += &format!("{} {size} {looked} {saved}\n", segment.number);
-                }
-            }
+        let began = self.head(last.number, SEGMENT_HEAD, |record| Self::minute_at(record.stored_at))?;
+        if began.is_some_and(|began| minutes_since(began, self.minute()) >= minutes) {
+            self.seal(0)?;
         }
-        let path = self.config.folder.join("shrunk");
-        let beside = path.with_extension("new");
-        fs_err::write(&beside, text).map_err(StoreError::io("writing", &beside))?;
-        fs_err::rename(&beside, &path).map_err(StoreError::io("renaming to", &path))
+        Ok(())
     }
 
     fn shrink(&self, percent: u32, at_once: bool, stop: &dyn Fn() -> bool) -> Result<(), StoreError> {
         let _turn = locked(&self.shrinking.turn);
         let stop = || stop() || self.closing.load(Relaxed);
-        let mut pace = Pace { shrinking: &self.shrinking, percent, began: Instant::now(), stop: &stop };
+        let mut pace =
+            Pace { shrinking: &self.shrinking, percent, at_once, began: Instant::now(), stop: &stop };
         if !self.shrinking.counted.load(Relaxed) {
             self.load_all();
             if !self.count_saved(&mut pace)? || !self.count_large(&mut pace)? {
@@ -338,254 +365,44 @@ impl Shared {
         if !self.config.compression.on {
             return Ok(());
         }
+        self.turn_reads();
+        let large = {
+            let mut last = locked(&self.shrinking.looked_at_large);
+            let minute = self.minute();
+            let long_ago = |(then, at): (Instant, u32)| then.elapsed() > LARGE_EVERY || at != minute;
+            let due = at_once || last.is_none_or(long_ago);
+            if due {
+                *last = Some((Instant::now(), minute));
+                self.end_old_segment()?;
+            }
+            due
+        };
         let level = self.config.compression.level;
         let mut encoder =
             Encoder::new(level).map_err(StoreError::io("making a compressor for", &self.config.folder))?;
         let mut all = self.all_segments();
         all.pop();
-        for segment in all.into_iter().filter(|segment| !self.looked_at(segment)) {
-            let came = self.shrink_segment(&segment, &mut encoder, &mut pace);
-            if matches!(came, Ok(Came::Later)) {
-                break;
+        for segment in all.into_iter().filter(|one| !self.looked_at(one) && (at_once || self.due(one))) {
+            self.turn_reads();
+            if !at_once {
+                self.write_back_all(&mut pace)?;
             }
-            // one that failed stays as it is until the next start: it has to be sent to the tier too
-            segment.shrunk.looked.store(true, Release);
+            let came = self.shrink_segment(&segment, &mut encoder, &mut pace);
+            match came {
+                Ok(Came::Later) => return Ok(()),
+                Ok(Came::Read) => segment.shrunk.seen.store(self.minute(), Relaxed),
+                // one that failed stays as it is until the next start: it has to be sent to the tier too
+                Ok(Came::Done) | Err(_) => segment.shrunk.looked.store(true, Release),
+            }
             came?;
             self.note_shrunk()?;
         }
-        let mut last = locked(&self.shrinking.looked_at_large);
-        if at_once || last.is_none_or(|last| last.elapsed() > LARGE_EVERY) {
-            *last = Some(Instant::now());
-            self.shrink_large_ones(at_once, &mut encoder, &mut pace)?;
+        if !at_once {
+            self.write_back_all(&mut pace)?;
+        }
+        if large {
+            self.shrink_large_ones(&mut encoder, &mut pace)?;
         }
         Ok(())
-    }
-
-    /// What segments save that an earlier process left without saying. Whether it came to the end.
-    fn count_saved(&self, pace: &mut Pace<'_>) -> Result<bool, StoreError> {
-        for segment in self.all_segments() {
-            let shrunk = &segment.shrunk;
-            if shrunk.counted.load(Relaxed) {
-                continue;
-            }
-            let (mut saved, mut end) = (0, false);
-            walk_on(&segment, SEGMENT_HEAD, |at, record, length| {
-                if at >= shrunk.before || !pace.go_on() {
-                    end = at < shrunk.before;
-                    return Ok(ControlFlow::Break(()));
-                }
-                if record.flags & FRAMES != 0 {
-                    // but for what aligns it
-                    let texts =
-                        (HEAD + record.scope.len() + record.key.len() + record.provenance.len()) as u64;
-                    saved += record.size as i64 - length.saturating_sub(texts) as i64;
-                }
-                Ok(ControlFlow::Continue(()))
-            })?;
-            if end {
-                return Ok(false);
-            }
-            shrunk.saved.fetch_add(saved, Relaxed);
-            shrunk.counted.store(true, Relaxed);
-        }
-        Ok(true)
-    }
-
-    /// The slot and the spot that stand for a record.
-    fn stands_for(&self, record: &Record<'_>, segment: u32, at: u64) -> (Option<Slot>, Option<Spot>) {
-        let slot = match record.what {
-            What::Drop | What::Content => None,
-            _ => self.stands_at(record.name(), segment, at),
-        };
-        let place = Spot::new(segment, at);
-        let mut spots = self.contents.find(half(record.digest.as_bytes()));
-        let spot = spots.find(|spot| record.what.carries() && spot.same_place(place));
-        (slot, spot)
-    }
-
-    fn shrink_segment(
-        &self,
-        segment: &Segment,
-        encoder: &mut Encoder,
-        pace: &mut Pace<'_>,
-    ) -> Result<Came, StoreError> {
-        self.load_all();
-        let size = segment.size.load(Relaxed);
-        let Some(saved) = self.would_save(segment, encoder, pace)? else { return Ok(Came::Later) };
-        // what a round before this moved out of it, and then stopped, comes back with it
-        let live = u64::try_from(segment.live.load(Relaxed)).unwrap_or(0);
-        let gain = if saved > 0 { saved + size.saturating_sub(live) } else { 0 };
-        if gain.saturating_mul(SHARE) < size {
-            return Ok(Came::Done);
-        }
-        if self.disk_bytes() + size.saturating_sub(gain) > self.hard_limit() {
-            // eviction has other worries now
-            return Ok(Came::Done);
-        }
-        let number = segment.number;
-        let (mut buffer, mut targets, mut stopped) = (Vec::new(), BTreeSet::new(), false);
-        let walked = walk_on(segment, SEGMENT_HEAD, |at, record, length| {
-            // not while this waits
-            if !pace.go_on() {
-                stopped = true;
-                return Ok(ControlFlow::Break(()));
-            }
-            let mut keeping = locked(&self.keeping);
-            while self.shrinking.held.load(Acquire) > 0 && !pace.stopped() {
-                drop(keeping);
-                std::thread::sleep(Duration::from_millis(5));
-                keeping = locked(&self.keeping);
-            }
-            if self.segment(number).is_none() {
-                // it was evicted meanwhile
-                return Ok(ControlFlow::Break(()));
-            }
-            targets.extend(self.move_smaller(segment, (at, length), record, encoder, &mut buffer)?);
-            Ok(ControlFlow::Continue(()))
-        })?;
-        if stopped {
-            return Ok(Came::Later);
-        }
-        let _keeping = locked(&self.keeping);
-        if self.segment(number).is_none() || walked.good < walked.end {
-            return Ok(Came::Done);
-        }
-        for target in targets.into_iter().filter_map(|number| self.segment(number)) {
-            target.file.sync_data().map_err(StoreError::io("syncing", &target.path))?;
-        }
-        let mut stands = false;
-        self.names.each(|_, slot| stands |= slot.segment() == number);
-        self.contents.each(|_, spot| stands |= spot.segment() == number);
-        if stands {
-            tracing::warn!(segment = number, "a segment was not emptied when it was compressed; it stays");
-            return Ok(Came::Done);
-        }
-        self.retire(segment)?;
-        Ok(Came::Done)
-    }
-
-    /// About how many bytes of a segment compression would save. Nothing when it was told to stop.
-    fn would_save(
-        &self,
-        segment: &Segment,
-        encoder: &mut Encoder,
-        pace: &mut Pace<'_>,
-    ) -> Result<Option<u64>, StoreError> {
-        let (number, mut saved, mut stopped, mut sample) = (segment.number, 0, false, Vec::new());
-        let walked = walk_on(segment, SEGMENT_HEAD, |at, record, _| {
-            if !pace.go_on() {
-                stopped = true;
-                return Ok(ControlFlow::Break(()));
-            }
-            if !record.what.carries() || record.flags & (FRAMES | TRIED) != 0 || record.size < LEAST {
-                return Ok(ControlFlow::Continue(()));
-            }
-            let texts = HEAD + record.scope.len() + record.key.len() + record.provenance.len();
-            let body = at + texts as u64;
-            self.read(number, body, 16, &mut sample)?;
-            if packed(&sample) || self.stands_for(record, number, at) == (None, None) {
-                return Ok(ControlFlow::Continue(()));
-            }
-            let some = record.size.min(SAMPLE as u64);
-            self.read(number, body + (record.size - some) / 2, some, &mut sample)?;
-            let permille = encoder.permille(&sample);
-            if promising(permille) {
-                saved += record.size * (1000 - permille.min(1000)) / 1000;
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        // behind damage nothing is known, and the scrub says so
-        let whole = walked.good >= walked.end;
-        Ok((!stopped).then_some(if whole { saved } else { 0 }))
-    }
-
-    /// Moves what stands for a record to the end of the log, compressed when it shrinks. Answers with the segment.
-    fn move_smaller(
-        &self,
-        segment: &Segment,
-        (at, length): (u64, u64),
-        head: &Record<'_>,
-        encoder: &mut Encoder,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Option<u32>, StoreError> {
-        let number = segment.number;
-        if self.stands_for(head, number, at) == (None, None) {
-            return Ok(None);
-        }
-        if self.read(number, at, length, buffer)?.is_none() {
-            return Ok(None);
-        }
-        let content = half(head.digest.as_bytes());
-        let Ok((mut record, _)) = Record::read(buffer) else {
-            let (slot, spot) = self.stands_for(head, number, at);
-            if let Some(slot) = slot {
-                self.forget(head.name(), slot);
-            }
-            if let Some(spot) = spot {
-                self.forget_content(content, spot);
-            }
-            return Ok(None);
-        };
-        let mut smaller = None;
-        if record.what.carries() && record.flags & (FRAMES | TRIED) == 0 && record.size >= LEAST {
-            smaller = self.smaller(record.payload, encoder)?;
-            match &smaller {
-                Some(_) => record.flags |= FRAMES,
-                None => record.flags |= TRIED,
-            }
-        }
-        if let Some(smaller) = &smaller {
-            record.payload = smaller;
-        }
-        let mut writer = locked(&self.writer);
-        // it may have been taken away, or written anew
-        let (slot, spot) = self.stands_for(head, number, at);
-        if (slot, spot) == (None, None) {
-            return Ok(None);
-        }
-        if slot.is_none() {
-            record.what = What::Content;
-        }
-        let (to, place) = self.append(&mut writer, &record)?;
-        if record.flags & LARGE != 0 {
-            writer.active.large.fetch_add(record.size, Relaxed);
-        }
-        if let Some(slot) = slot
-            && self.names.shift(record.name().0, slot, (to, place, record.len()))
-        {
-            segment.live.fetch_sub(slot.len() as i64, Relaxed);
-            writer.active.live.fetch_add(record.len() as i64, Relaxed);
-        }
-        if let Some(spot) = spot {
-            self.contents.shift(content, spot, to, place);
-        }
-        Ok(Some(to))
-    }
-
-    /// A body as frames, when that is worth it.
-    fn smaller(&self, body: &[u8], encoder: &mut Encoder) -> Result<Option<Vec<u8>>, StoreError> {
-        let middle = (body.len() - body.len().min(SAMPLE)) / 2;
-        let sample = &body[middle..middle + body.len().min(SAMPLE)];
-        let smaller = match packed(body) || !promising(encoder.permille(sample)) {
-            true => None,
-            false => encoder.whole(body).map_err(StoreError::io("compressing for", &self.config.folder))?,
-        };
-        match &smaller {
-            Some(smaller) => self.shrinking.took(body.len() as u64, smaller.len() as u64),
-            None => drop(self.shrinking.left.fetch_add(1, Relaxed)),
-        }
-        Ok(smaller)
-    }
-
-    /// A body that was found whole but does not decode: the next write of it stores it again.
-    pub(super) fn undecodable(&self, name: crate::name::NameHash) {
-        tracing::error!("a compressed entry does not decode; it is a miss now");
-        let Ok(Some((slot, digest))) = self.find(name, |record| record.digest) else { return };
-        self.forget(name, slot);
-        for spot in self.contents.find(half(digest.as_bytes())) {
-            if let Ok(Some(true)) = self.head(spot.segment(), spot.at(), |record| record.digest == digest) {
-                self.forget_content(half(digest.as_bytes()), spot);
-            }
-        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The new file is written beside, frame by frame, each read piece held against its checksum and each frame decoded again;
 //! it is synced and then renamed over the old one. So a crash finds the old file or the new one, whole, and whoever has the old one
-//! open reads on. A content that was there for less than half a minute waits: much of what is written goes again at once.
+//! open reads on. A content waits that has not been there for the time that is configured, or for half a minute, and one that is
+//! read as it is; see `shrink`. The way back is in `write_back`.
 //!
 //! ```text
 //! large.plain   contents that were tried in vain: records of 36 bytes, SHA-256 and its CRC-32
@@ -11,12 +12,14 @@
 use super::StoreError;
 use super::cold::drop_behind;
 use super::frames::{Encoder, FRAME, SAMPLE, SHARE, packed, promising};
+use super::index::{LAST_MINUTE, minutes_since};
 use super::large::Large;
 use super::log::{Shared, locked};
 use super::shrink::Pace;
 use super::tail;
+use crate::name::half;
 use forgeyard_model::Digest;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -62,13 +65,17 @@ impl Shared {
     pub(super) fn count_large(&self, pace: &mut Pace<'_>) -> Result<bool, StoreError> {
         let path = self.plain_path();
         let tried = fs_err::read(&path).unwrap_or_default();
+        let minute = self.minute();
         let all: Vec<(Digest, u64)> =
             locked(&self.large).iter().map(|(digest, (_, size))| (*digest, *size)).collect();
         for (digest, size) in &all {
             if !pace.go_on() {
                 return Ok(false);
             }
-            let length = fs_err::metadata(self.large_path(*digest)).map_or(u64::MAX, |facts| facts.len());
+            let facts = fs_err::metadata(self.large_path(*digest));
+            let length = facts.as_ref().map_or(u64::MAX, std::fs::Metadata::len);
+            let age = facts.ok().and_then(|facts| self.age(facts.modified().ok()?)).unwrap_or(0);
+            locked(&self.shrinking.large).seen.insert(*digest, minute.wrapping_sub(age) & LAST_MINUTE);
             let named = locked(&self.large);
             if length < *size && named.contains_key(digest) {
                 self.shrinking.keep(*digest, size - length);
@@ -84,19 +91,36 @@ impl Shared {
         Ok(true)
     }
 
-    /// Compresses large contents that were there at the last look too, or all.
+    /// Minutes since a time, as far as minutes reach.
+    fn age(&self, then: std::time::SystemTime) -> Option<u32> {
+        let then = i64::try_from(then.duration_since(std::time::UNIX_EPOCH).ok()?.as_micros()).ok()?;
+        let minutes = ((self.clock)().as_micros() - then) / 60_000_000;
+        Some(u32::try_from(minutes).ok()?.min(LAST_MINUTE / 4))
+    }
+
+    /// Compresses large contents that nobody reads and that were there for long enough, or all.
     pub(super) fn shrink_large_ones(
         &self,
-        at_once: bool,
         encoder: &mut Encoder,
         pace: &mut Pace<'_>,
     ) -> Result<(), StoreError> {
         let all: Vec<Digest> = locked(&self.large).keys().copied().collect();
+        let (minute, at_once) = (self.minute(), pace.at_once);
+        // with a tier nothing waits but for its readers: what is there is sent soon
+        let tier = self.beyond.is_some();
+        let wait = if tier { 0 } else { self.config.compression.after_minutes };
+        let known = tier || self.plain_reads.knows(minute);
+        let is_read = |digest: &Digest| self.plain_reads.was_read(half(digest.as_bytes()) as u64);
         let mut waiting: Vec<Digest> = {
             let mut ones = locked(&self.shrinking.large);
             let new = |digest: &Digest| !ones.framed.contains_key(digest) && !ones.plain.contains(digest);
-            let open: HashSet<Digest> = all.into_iter().filter(new).collect();
-            let due = open.iter().filter(|digest| at_once || ones.seen.contains(digest)).copied().collect();
+            let since = |digest: Digest| (digest, ones.seen.get(&digest).copied().unwrap_or(minute));
+            let open: HashMap<Digest, u32> = all.into_iter().filter(new).map(since).collect();
+            let old = |(digest, since): &(&Digest, &u32)| {
+                let there = minutes_since(**since, minute) >= wait;
+                there && ones.seen.contains_key(*digest) && known && !is_read(digest)
+            };
+            let due = open.iter().filter(|one| at_once || old(one)).map(|(digest, _)| *digest).collect();
             ones.seen = open;
             due
         };

@@ -33,6 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 const MAGIC: &[u8; 8] = b"FYSNAP3\n";
+/// How the snapshot of any version begins; a digit and the end of a line follow.
+const ANY_VERSION: &[u8; 6] = b"FYSNAP";
 /// A head is a few megabytes at most.
 const LONGEST_HEAD: u32 = 1 << 30;
 
@@ -201,6 +203,20 @@ impl Shared {
     }
 }
 
+/// Why there is no snapshot to go on from: then the whole log is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoHead {
+    /// A new folder, or a process that was killed before it wrote one.
+    #[error("there is none")]
+    Absent,
+    /// Another version of this program wrote it.
+    #[error("it is in version {0}, and this program reads version 3")]
+    Version(char),
+    /// It is something else, or its checksum does not hold.
+    #[error("it does not hold")]
+    Damaged,
+}
+
 /// Head of a snapshot that holds.
 pub(super) struct Head {
     file: Arc<File>,
@@ -248,7 +264,19 @@ impl<'a> Input<'a> {
 
 impl Head {
     /// Of the file at this path, when there is one that holds.
-    pub(super) fn read(path: &Path) -> Option<Self> {
+    pub(super) fn read(path: &Path) -> Result<Self, NoHead> {
+        Self::read_own(path).ok_or_else(|| {
+            let Ok(mut file) = File::open(path) else { return NoHead::Absent };
+            let mut magic = [0; 8];
+            let read = std::io::Read::read_exact(&mut file, &mut magic).is_ok();
+            match magic.strip_prefix(ANY_VERSION) {
+                Some([version, b'\n']) if read && magic != *MAGIC => NoHead::Version(char::from(*version)),
+                _ => NoHead::Damaged,
+            }
+        })
+    }
+
+    fn read_own(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
         let mut fixed = [0; 16];

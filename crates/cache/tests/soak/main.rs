@@ -25,6 +25,7 @@ mod wire;
 use client::{Known, Soaker, Tally, Wrong, content};
 use forgeyard_cache::service::{Options, start};
 use forgeyard_cache::store::log::{Config, Durability};
+use forgeyard_cache::store::shrink::Compression;
 use forgeyard_cache::token::Access;
 use forgeyard_model::{Digest, Timestamp};
 use killed::Process;
@@ -91,6 +92,8 @@ fn the_service() {
             durability,
             capacity,
             segment: if tier.is_some() { 4 << 20 } else { 16 << 20 },
+            // with a tier what is read stays plain, or is written back; else everything is compressed, at once
+            compression: Compression { after_minutes: u32::from(tier.is_some()), ..Compression::default() },
             tier,
             ..Config::new(folder.join("disk/store"))
         },

@@ -9,7 +9,7 @@ use std::io::{Read as _, Seek as _};
 use std::os::unix::fs::FileExt as _;
 
 /// Bytes as an object file has them: they shrink to a few parts in a hundred.
-fn code(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn code(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 64);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     while bytes.len() < length {

@@ -4,6 +4,7 @@
 
 mod atrest;
 mod damage;
+mod hot;
 mod kept;
 mod recovery;
 mod room;

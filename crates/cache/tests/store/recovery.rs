@@ -118,6 +118,79 @@ fn damaged_snapshot_costs_no_entry() {
     assert_eq!(store.uses().iter().map(|scope| scope.entries).collect::<Vec<_>>(), [3000, 3000]);
 }
 
+/// The first start on the folder of another version, older or newer: nothing is lost, it is said what happens, and the next
+/// snapshot is one of this version.
+#[rstest]
+fn snapshot_of_another_version_is_passed_over_and_the_log_is_read(#[values(b'1', b'2', b'4')] version: u8) {
+    let (folder, minutes) = (tempfile::tempdir().unwrap(), Minutes::default());
+    {
+        let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+        for number in 0..100u32 {
+            put(&store, &name("a", &format!("{number}")), &number.to_le_bytes());
+        }
+        put(&store, &name("b", "large"), &some_bytes(2 << 20, 3));
+        put(&store, &name("a", "gone"), b"gone");
+        store.remove(&name("a", "gone")).unwrap();
+        store.snapshot().unwrap();
+    }
+    let path = folder.path().join("index.snap");
+    let mut bytes = fs_err::read(&path).unwrap();
+    assert_eq!(&bytes[..8], b"FYSNAP3\n");
+    bytes[6] = version;
+    // what follows is of another form
+    bytes[16..].iter_mut().for_each(|byte| *byte = !*byte);
+    fs_err::write(&path, &bytes).unwrap();
+    let said = Said::default();
+    let to_said = tracing_subscriber::fmt().with_writer(said.clone()).finish();
+    let store = tracing::subscriber::with_default(to_said, || {
+        LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap()
+    });
+    let said = said.text();
+    assert!(said.contains(&format!("it is in version {}", char::from(version))), "{said}");
+    assert!(said.contains("the log is read from its beginning") && !said.contains("WARN"), "{said}");
+    for number in 0..100u32 {
+        assert_eq!(read(&store, &name("a", &format!("{number}"))), Some(number.to_le_bytes().to_vec()));
+    }
+    assert!(read(&store, &name("b", "large")).unwrap() == some_bytes(2 << 20, 3));
+    assert_eq!(read(&store, &name("a", "gone")), None);
+    assert_eq!(store.uses().iter().map(|scope| scope.entries).collect::<Vec<_>>(), [100, 1]);
+    assert_eq!((store.scrub().unwrap(), store.damaged()), ((101, 0), 0));
+    store.snapshot().unwrap();
+    assert_eq!(&fs_err::read(&path).unwrap()[..8], b"FYSNAP3\n");
+    drop(store);
+    let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
+    assert_eq!(read(&store, &name("a", "7")), Some(7u32.to_le_bytes().to_vec()));
+}
+
+/// What is said in the log of the program.
+#[derive(Clone, Default)]
+struct Said(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Said {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Said {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
 /// A snapshot shows one moment though puts go on while it is written; what they did is in the log behind it.
 #[test]
 fn puts_go_on_while_the_snapshot_is_written() {

@@ -479,11 +479,12 @@ fn room_line(stat: &Stat) -> String {
     let percent = (totals.saved_bytes * 100).checked_div(all).unwrap_or(0);
     let now = match shrunk.on {
         true => format!(
-            "since the start {} of {} bodies became {}, {} stayed as they are, in {} s of one core",
+            "since the start {} of {} bodies became {}, {} stayed as they are, {} because they are read, in {} s of one core",
             size(shrunk.bytes_in),
             shrunk.bodies,
             size(shrunk.bytes_out),
-            shrunk.left,
+            shrunk.left + shrunk.read,
+            shrunk.read,
             shrunk.busy_millis / 1000
         ),
         false => "nothing more is compressed".to_owned(),
