@@ -10,6 +10,7 @@ use crate::http::console::Logins;
 use crate::keys::Keys;
 use crate::rules::Rules;
 use crate::sealed::Sealed;
+use crate::version::Version;
 use forgeyard_blobs::BlobStore;
 use forgeyard_db::Store;
 use forgeyard_forges::GitSource;
@@ -17,7 +18,6 @@ use forgeyard_model::config::FarmConfig;
 use forgeyard_model::{ForgeName, Secret};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -125,8 +125,13 @@ impl App {
     }
 
     /// Waits for a change; `false` when the time is over or the control plane stops.
-    pub async fn changed(&self, version: &mut watch::Receiver<u64>, deadline: Instant) -> bool {
+    pub async fn changed(&self, version: &mut Version, deadline: Instant) -> bool {
+        // A timer that is due already would still take the rest of a millisecond.
+        if Instant::now() >= deadline {
+            return false;
+        }
         tokio::select! {
+            biased;
             () = self.stop.cancelled() => false,
             changed = tokio::time::timeout_at(deadline, version.changed()) => matches!(changed, Ok(Ok(()))),
         }

@@ -180,7 +180,7 @@ pub async fn run(app: App, stop: CancellationToken) {
     let mut version = app.core.version();
     let mut anyway = true;
     loop {
-        version.borrow_and_update();
+        version.catch_up();
         let (tokens, core) = (Arc::clone(&tokens), app.core.clone());
         let listed = tokio::task::spawn_blocking(move || tokens.list(&core, anyway)).await;
         let listed = listed.unwrap_or_else(|error| Err(io::Error::other(error)));

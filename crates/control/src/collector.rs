@@ -26,6 +26,7 @@ const PAGE: u32 = 500;
 pub async fn run(app: App, stop: CancellationToken) {
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(EVERY) => {}
         }

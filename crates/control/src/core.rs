@@ -14,6 +14,7 @@
 //! delivery waits for one batch at most, and a batch holds few inputs of other kinds while deliveries come.
 
 use crate::clock::Clock;
+use crate::version::{self, Published, Version};
 use bytes::Bytes;
 use forgeyard_api::ApiError;
 use forgeyard_api::error::ErrorKind;
@@ -28,7 +29,7 @@ use forgeyard_model::principal::{Principal, PrincipalKind};
 use forgeyard_model::{Digest, ForgeName, Id, PrincipalId, Timestamp};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot};
 
 /// Inputs that are decided and stored together, at most.
 const BATCH: usize = 256;
@@ -82,7 +83,7 @@ pub struct Core {
     deliveries: mpsc::Sender<Request>,
     others: mpsc::Sender<Request>,
     replica: Arc<RwLock<Farm>>,
-    version: watch::Receiver<u64>,
+    version: Version,
     changes: broadcast::Sender<Change>,
     config: Arc<RwLock<Arc<FarmConfig>>>,
 }
@@ -105,7 +106,7 @@ impl Core {
         let replica = Arc::new(RwLock::new(farm.clone()));
         let (deliveries, first) = mpsc::channel(1024);
         let (others, second) = mpsc::channel(1024);
-        let (published, version) = watch::channel(0);
+        let (published, version) = version::channel();
         let (changes, _) = broadcast::channel(1024);
         let shown = Arc::new(RwLock::new(Arc::clone(&config)));
         let task = Task {
@@ -192,7 +193,7 @@ impl Core {
     }
 
     /// Tells when something changed.
-    pub fn version(&self) -> watch::Receiver<u64> {
+    pub fn version(&self) -> Version {
         self.version.clone()
     }
 
@@ -223,7 +224,7 @@ struct Task {
     seq: u64,
     last: Timestamp,
     replica: Arc<RwLock<Farm>>,
-    published: watch::Sender<u64>,
+    published: Published,
     changes: broadcast::Sender<Change>,
 }
 
@@ -389,7 +390,7 @@ impl Task {
             replica.epoch = self.farm.epoch;
             replica.resumed_at = self.farm.resumed_at;
         }
-        self.published.send_modify(|version| *version += 1);
+        self.published.grow();
         for change in changed {
             let _ = self.changes.send(change);
         }

@@ -31,4 +31,5 @@ pub mod sealed;
 pub mod serve;
 mod standby;
 pub mod usage;
+pub mod version;
 pub mod views;

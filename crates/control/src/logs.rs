@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 const TAIL: usize = 200;
 /// Longest line that is kept of a log, in characters.
 const LINE: usize = 2000;
+/// Bytes of a log that are read where the answer is made: some milliseconds.
+const AT_ONCE: usize = 64 << 10;
 
 /// Stores a piece of a log. Answers how many bytes from the beginning are durable; the same piece again is fine.
 pub async fn append(app: &App, attempt: AttemptId, offset: u64, bytes: &[u8]) -> Result<u64, HttpError> {
@@ -62,33 +64,13 @@ pub async fn read_for_verdict(
     kernel: &[String],
 ) -> Result<Reading, HttpError> {
     let bytes = read(app, attempt, 0, u64::MAX).await?;
+    // A thread of its own for a long log only: most are short, and the first word of their end is waited for.
+    if bytes.len() <= AT_ONCE {
+        return Ok(reading(&bytes, kernel));
+    }
     let kernel = kernel.to_vec();
-    let reading = tokio::task::spawn_blocking(move || {
-        let text = String::from_utf8_lossy(&bytes);
-        let mut scanner = Scanner::new(Rules::builtin());
-        let mut tail: VecDeque<LogLine> = VecDeque::with_capacity(TAIL + 1);
-        for (index, line) in text.lines().enumerate() {
-            scanner.line(line);
-            tail.push_back(LogLine { number: index as u64 + 1, text: line.chars().take(LINE).collect() });
-            if tail.len() > TAIL {
-                tail.pop_front();
-            }
-        }
-        let mut hits = scanner.finish();
-        let mut from_kernel = Scanner::new(Rules::builtin());
-        for line in &kernel {
-            from_kernel.line(line);
-        }
-        hits.extend(
-            from_kernel
-                .finish()
-                .into_iter()
-                .map(|hit| Hit { line: LogLine { number: 0, ..hit.line }, ..hit }),
-        );
-        Reading { hits, tail: tail.into() }
-    })
-    .await;
-    reading.map_err(|error| {
+    let read = tokio::task::spawn_blocking(move || reading(&bytes, &kernel)).await;
+    read.map_err(|error| {
         let error = forgeyard_api::ApiError::new(
             forgeyard_api::error::ErrorKind::Internal,
             "log.reading",
@@ -96,4 +78,25 @@ pub async fn read_for_verdict(
         );
         HttpError(error)
     })
+}
+
+fn reading(bytes: &[u8], kernel: &[String]) -> Reading {
+    let text = String::from_utf8_lossy(bytes);
+    let mut scanner = Scanner::new(Rules::builtin());
+    let mut tail: VecDeque<LogLine> = VecDeque::with_capacity(TAIL + 1);
+    for (index, line) in text.lines().enumerate() {
+        scanner.line(line);
+        tail.push_back(LogLine { number: index as u64 + 1, text: line.chars().take(LINE).collect() });
+        if tail.len() > TAIL {
+            tail.pop_front();
+        }
+    }
+    let mut hits = scanner.finish();
+    let mut from_kernel = Scanner::new(Rules::builtin());
+    for line in kernel {
+        from_kernel.line(line);
+    }
+    let of_kernel = from_kernel.finish().into_iter();
+    hits.extend(of_kernel.map(|hit| Hit { line: LogLine { number: 0, ..hit.line }, ..hit }));
+    Reading { hits, tail: tail.into() }
 }

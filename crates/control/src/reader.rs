@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 pub async fn run(app: App, stop: CancellationToken) {
     let mut version = app.core.version();
     loop {
-        version.borrow_and_update();
+        version.catch_up();
         let unread: Vec<String> = app.core.read().index.unread.iter().take(64).cloned().collect();
         let idle = unread.is_empty();
         // Together, so that one transaction stores what was decided about all of them.

@@ -165,7 +165,7 @@ async fn bring_sources(plane: Arc<Plane>) {
     let mut version = plane.app.core.version();
     let mut brought = BTreeSet::new();
     loop {
-        version.borrow_and_update();
+        version.catch_up();
         let inputs = site::sources(&plane, &mut brought);
         futures::future::join_all(inputs.into_iter().map(|input| plane.give(input))).await;
         if version.changed().await.is_err() {

@@ -265,7 +265,7 @@ impl Listener {
         let end = self.app.clock.now().plus(DECISION);
         let mut version = self.app.core.version();
         loop {
-            version.borrow_and_update();
+            version.catch_up();
             let states: Vec<(u64, DemandState)> =
                 offers.iter().filter_map(|request| Some((*request, self.known(*request)?.state))).collect();
             let open = states.iter().any(|(_, state)| *state == DemandState::Unread);

@@ -41,7 +41,7 @@ pub fn start(app: &App, stop: &CancellationToken) {
             let mut version = told.core.version();
             while rest(&told, &ending, CHECKS).await {
                 if checks.owes() || version.has_changed().unwrap_or(false) {
-                    version.borrow_and_update();
+                    version.catch_up();
                     checks.round(&told, checks::Board::Statuses(&name, &desk)).await;
                 }
             }
@@ -103,7 +103,7 @@ pub fn start(app: &App, stop: &CancellationToken) {
             while rest(&app, &stop, CHECKS).await {
                 // Nothing is asked of the forge, or even looked at, while nothing changes.
                 if checks.owes() || version.has_changed().unwrap_or(false) {
-                    version.borrow_and_update();
+                    version.catch_up();
                     checks.round(&app, checks::Board::Checks(&connection)).await;
                 }
             }

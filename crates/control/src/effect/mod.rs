@@ -64,7 +64,7 @@ pub async fn run(app: App, stop: CancellationToken) {
     let mut tasks: JoinSet<EffectId> = JoinSet::new();
     let mut version = app.core.version();
     loop {
-        version.borrow_and_update();
+        version.catch_up();
         for (id, effect) in due(&app, &at_work) {
             at_work.insert(id, effect.demand().is_some());
             let app = app.clone();

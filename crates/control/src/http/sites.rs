@@ -64,7 +64,7 @@ async fn get_desired(
     let mut version = app.core.version();
     loop {
         // Marked as seen before reading: a change in between wakes the wait below.
-        version.borrow_and_update();
+        version.catch_up();
         let missing = || super::error::missing("site", caller.0.id);
         let (epoch, generation) = desired::version(&app.core.read(), caller.0.id).ok_or_else(missing)?;
         let news = epoch != query.epoch || generation > query.after;

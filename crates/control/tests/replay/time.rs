@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Waits end at whole steps of this many microseconds, so that what happens at nearly the same time costs one step.
-const STEP: i64 = 50_000;
+const STEP: i64 = 100_000;
 
 /// A clock with those who wait for it.
 pub struct Time {

@@ -43,8 +43,9 @@ use tokio_util::sync::CancellationToken;
 const BEGIN: i64 = 1_723_656_527_000_000;
 /// How long the control plane is away when it is killed.
 const AWAY: Duration = Duration::from_secs(20);
-/// How long everything may take after the last start.
-const PATIENCE: Duration = Duration::from_secs(5 * 3600);
+/// How long everything may take after the last start: the longest job takes an hour and a half. What is older than eight hours
+/// has left the memory of the farm, and could not be judged.
+const PATIENCE: Duration = Duration::from_secs(150 * 60);
 const SITES: usize = 8;
 const DEVICES: u32 = 20;
 
@@ -396,7 +397,7 @@ impl World {
         let begin = self.time.now();
         let last = plans.last().map_or(Duration::ZERO, |plan| plan.at);
         // One that comes while the plane is away would kill nothing and start two.
-        let room = last.as_secs() / (3 * AWAY.as_secs());
+        let room = last.as_secs() / (AWAY.as_secs() + 10);
         let room = if self.settings.lasting.is_some() { 1 } else { room.saturating_sub(1) };
         let crashes = u64::from(self.settings.crashes).min(room);
         for number in 1..=crashes {
@@ -437,8 +438,14 @@ impl World {
             if now.since(looked) >= Duration::from_secs(5) {
                 looked = now;
                 self.look(&mut seen);
-                if plans.peek().is_none() && (self.over() || now.since(begin.plus(last)) > PATIENCE) {
-                    break;
+                if plans.peek().is_none() {
+                    let left = self.left();
+                    if left.is_none() || now.since(begin.plus(last)) > PATIENCE {
+                        let late =
+                            |left| format!("{} min after the last start {left}", PATIENCE.as_secs() / 60);
+                        seen.broken.extend(left.map(late));
+                        break;
+                    }
                 }
             }
             let planned = plans.peek().map(|plan| begin.plus(plan.at));
@@ -532,11 +539,23 @@ impl World {
         seen.longest_queue = seen.longest_queue.max(farm.index.queue.len());
     }
 
-    fn over(&self) -> bool {
-        let jobs_over = self.hub.with(|state| state.jobs().all(|job| job.status() == JobStatus::Completed));
-        jobs_over
-            && self.sites.standing() == 0
-            && self.plane.app().is_some_and(|app| app.core.read().index.live_demands.is_empty())
+    /// What is not over yet.
+    fn left(&self) -> Option<String> {
+        let open: Vec<u64> = self.hub.with(|state| {
+            let open = state.jobs().filter(|job| job.status() != JobStatus::Completed);
+            open.map(|job| job.id).collect()
+        });
+        let standing = self.sites.standing();
+        let Some(app) = self.plane.app() else { return Some("the control plane is away".to_owned()) };
+        let farm = app.core.read();
+        let demands = farm.index.live_demands.iter().filter_map(|id| farm.demands.get(id));
+        let demands: Vec<(u64, &'static str)> =
+            demands.map(|demand| (demand.job, demand.state.name())).collect();
+        if open.is_empty() && standing == 0 && demands.is_empty() {
+            return None;
+        }
+        let (jobs, first) = (open.len(), open.first());
+        Some(format!("{jobs} jobs are open (as {first:?}), {standing} machines stand, demands {demands:?}"))
     }
 }
 

@@ -204,7 +204,7 @@ impl Rig {
     pub(crate) async fn begin(&self, site: SiteId, job: JobId) -> AttemptId {
         let mut version = self.app.core.version();
         let attempt = loop {
-            version.borrow_and_update();
+            version.catch_up();
             if let JobState::Placed { attempt } = self.job(job).state {
                 break attempt;
             }

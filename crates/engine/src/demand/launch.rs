@@ -53,7 +53,11 @@ pub(crate) fn want(tx: &mut Tx<'_>, id: DemandId) -> Result<(), Refusal> {
         demand.launch = None;
         let reason = Explanation::new("demand.no_runner_stays", text)
             .fix("other jobs with the same labels take its runners: give the label a suffix, `label--${{ github.run_id }}`");
-        return admit::pause(tx, demand, reason);
+        admit::pause(tx, demand, reason)?;
+        // Or it is over, and nobody said so: whoever is full of work takes any number of runners made for nobody.
+        let demand = tx.demand(id)?;
+        time::ask(tx, &demand);
+        return Ok(());
     }
     demand.launches += 1;
     let mut job =

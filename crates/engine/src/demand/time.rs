@@ -49,6 +49,13 @@ pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> 
     demand.checks = demand.checks.saturating_add(1);
     let pause = base.saturating_mul(1 << demand.checks.min(10)).min(deadline::DEMAND_ASKED_AGAIN);
     demand.deadline = Some(tx.now().plus(pause));
+    ask(tx, &demand);
+    tx.put(demand);
+    Ok(())
+}
+
+/// Asks the forge what became of a job.
+pub(crate) fn ask(tx: &mut Tx<'_>, demand: &Demand) {
     let effect = Effect::ReadJob {
         demand: demand.id,
         repository: demand.repository.clone(),
@@ -56,8 +63,6 @@ pub(crate) fn check(tx: &mut Tx<'_>, mut demand: Demand) -> Result<(), Refusal> 
         job: demand.job,
     };
     tx.effect(demand.id, &format!("check/{}", demand.generation), effect);
-    tx.put(demand);
-    Ok(())
 }
 
 /// Whether the runner of ours that has the job is over.

@@ -71,7 +71,7 @@ pub(super) async fn config(
     let end = until(request.wait_seconds);
     let mut version = app.core.version();
     loop {
-        version.borrow_and_update();
+        version.catch_up();
         if let Some(config) = ready(&app, &attempt, request.fence).await? {
             return Ok(Json(config));
         }
@@ -173,13 +173,13 @@ pub(super) async fn took(
     };
     let input = Input::RunnerTook { attempt: attempt.id, fence: took.fence, job };
     let mut version = app.core.version();
-    version.borrow_and_update();
+    version.catch_up();
     let mut answer = match app.core.give(input, principal(&attempt)).await? {
         Reply::Taken { answer } => answer,
         _ => TakenAnswer::Asked,
     };
     while answer == TakenAnswer::Asked && app.changed(&mut version, end).await {
-        version.borrow_and_update();
+        version.catch_up();
         let (_, registration) = now(&app, &attempt, took.fence)?;
         let taken = registration.and_then(|registration| registration.taken);
         answer = taken.map_or(TakenAnswer::Asked, |taken| taken.answer);

@@ -71,7 +71,7 @@ pub(super) async fn wait(
     let end = Instant::now() + Duration::from_secs(request.wait_seconds.min(LONGEST));
     let mut version = app.core.version();
     loop {
-        version.borrow_and_update();
+        version.catch_up();
         let runner = app.core.read().runners.get(&known.id).cloned();
         let runner = runner.filter(|runner| runner.state.wanted()).ok_or_else(|| gone(known.id))?;
         if runner.work.attempt().is_some() {

@@ -93,7 +93,7 @@ async fn environment_work(
     let deadline = tokio::time::Instant::now() + Duration::from_secs(wait_seconds.min(60));
     let mut version = app.core.version();
     loop {
-        version.borrow_and_update();
+        version.catch_up();
         let work = {
             let farm = app.core.read();
             let requested =

@@ -222,9 +222,8 @@ fn a_wrong_guess_is_put_right_when_the_forge_names_the_runner() {
     assert_ne!(desk.attempt(JOB), attempt);
 }
 
-#[test]
-fn a_demand_that_is_robbed_again_and_again_pauses_and_says_why() {
-    let mut desk = Desk::new();
+/// Other jobs take every runner that is made for the job, until it pauses.
+fn rob(desk: &mut Desk) {
     desk.launched(JOB);
     let mut thief = JOB + 1;
     while desk.state(JOB) == "launching" {
@@ -235,6 +234,22 @@ fn a_demand_that_is_robbed_again_and_again_pauses_and_says_why() {
         thief += 1;
         assert!(thief < JOB + 20);
     }
+}
+
+/// Found by the replay: thirty machines in four hours for a job that was over.
+#[test]
+fn a_robbed_demand_whose_job_is_over_unheard_is_found_out_at_its_first_pause() {
+    let mut desk = Desk::new();
+    rob(&mut desk);
+    let over = WorkflowJob { conclusion: Some("success".to_owned()), ..report(JOB, "completed") };
+    desk.settle("read", EffectResult::Job { job: Box::new(over) });
+    assert_eq!(desk.state(JOB), "ended");
+}
+
+#[test]
+fn a_demand_that_is_robbed_again_and_again_pauses_and_says_why() {
+    let mut desk = Desk::new();
+    rob(&mut desk);
     assert_eq!(desk.demand(JOB).reason().unwrap().code, "demand.no_runner_stays");
     desk.pass(31);
     assert_eq!(desk.state(JOB), "launching", "and it is never forgotten");
