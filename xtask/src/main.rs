@@ -42,8 +42,8 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Measure, beside a peer or floor, and print one table: transitions, webhooks, restart, artifacts, cache,
-    /// cache-start, cache-find-missing, cache-at-rest, sandbox, tour, server.
+    /// Measure, beside a peer or floor, and print one table: transitions, webhooks, burst, create,
+    /// decisions, restart, artifacts, cache, cache-start, cache-find-missing, cache-at-rest, cache-clients, sandbox, tour, server.
     Bench {
         /// Only these parts.
         names: Vec<String>,

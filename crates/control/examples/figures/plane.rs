@@ -14,6 +14,7 @@ use forgeyard_formats::webhook::compose::{ComposedPullRequest, ComposedRepositor
 use forgeyard_model::Secret;
 use forgeyard_model::config::FarmConfig;
 use forgeyard_model::input::{Input, Reply};
+use forgeyard_model::pool::LaunchRate;
 use forgeyard_testkit::build;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(crate) fn config(source: &Path, max_running: u32) -> FarmConfig {
     let mut config = build::config();
     config.max_running = max_running;
     config.pools[0].max = 100_000;
+    // What is measured is the farm, not how fast a pool may start machines.
+    config.pools[0].launches = LaunchRate { burst: 100_000, per_minute: 100_000 };
     config.repositories[0].source = source.display().to_string();
     config
 }
