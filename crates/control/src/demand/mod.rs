@@ -28,7 +28,7 @@ const REDELIVERY: Duration = Duration::from_secs(80);
 /// How soon it is looked again when a look did not come out.
 const REDELIVERY_AGAIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether a repository is to be polled.
-const POLL: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_secs(5);
 /// How often check runs may change: what happens meanwhile is told together.
 const CHECKS: Duration = Duration::from_secs(10);
 

@@ -1,10 +1,10 @@
 //! Polling: what is queued at a forge, whoever told of it or did not.
 //!
 //! Only repositories with a grant or with open demand are polled, whatever the App is installed at: two lists of runs for
-//! each, every three and a half minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
+//! each, every four minutes, less often as the hourly limit shrinks. A list that did not change costs nothing (ETag). A
 //! queued job may belong to a run that has begun, and its run's entry does not change when it is queued; so the jobs of
 //! runs in progress are read in every round, those first that were not read for longest. Where webhooks speak of a run, it is
-//! read once, and again only when there may be something that they did not tell: a job of it ended since (others may have waited
+//! read once, half a minute after they began to, and again only when there may be something that they did not tell: a job of it ended since (others may have waited
 //! for that), every job that they spoke of is over and the run goes on, or [`BACKSTOP`] passed. A run of which they say nothing,
 //! because they are off or get lost, is read in every round.
 //!
@@ -34,19 +34,19 @@ use futures::StreamExt as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Time between two polls of a repository. A job that nobody told of is to be known five minutes after it was queued, and
-/// a look takes a while as well: up to a minute where hundreds of jobs are queued at once and calls fail.
-const EVERY: Duration = Duration::from_secs(210);
-/// How soon a look that did not come out is repeated.
-const AGAIN: Duration = Duration::from_secs(15);
+/// Time between two polls of a repository. A job that nobody told of is to be known five minutes after it was queued, and a
+/// look takes a while as well; thirty repositories are to cost less than a thousand calls an hour.
+const EVERY: Duration = Duration::from_secs(240);
+/// How soon a look that did not come out is repeated; twice as long each time in a row.
+const AGAIN: Duration = Duration::from_secs(5);
 /// The same for one that the App may not see: a person must act first.
 const BARRED: Duration = Duration::from_secs(1800);
 /// How often the jobs of a run are read of which webhooks tell everything, as it seems.
 const BACKSTOP: Duration = Duration::from_secs(1800);
 /// A look that began so lately need not be repeated for whoever is in a hurry.
 const FRESH: Duration = Duration::from_secs(60);
-/// A run of which webhooks began to speak so lately can wait for the next round, and what they did not tell is known in time even
-/// so: five minutes are a round and this, and a while for the look.
+/// A run is read so long after webhooks began to speak of it: what is asked earlier may lie behind them, and would have to be
+/// asked again.
 const YOUNG: Duration = Duration::from_secs(25);
 /// How long the lists of a forge may lie behind what webhooks said.
 const BEHIND: Duration = Duration::from_secs(20);
@@ -78,8 +78,10 @@ struct Memory {
     left: BTreeMap<u64, Timestamp>,
     /// Runs whose entry is new since their jobs were last read.
     fresh: BTreeSet<u64>,
-    /// Whether the last look was held up.
-    repeats: bool,
+    /// Runs that webhooks began to speak of only lately, and when each is read.
+    young: BTreeMap<u64, Timestamp>,
+    /// Looks in a row that were held up.
+    failures: u32,
     /// Whether it was read what an earlier control plane remembered.
     loaded: bool,
 }
@@ -100,7 +102,7 @@ impl Poll {
             self.repositories.entry(*id).or_default();
         }
         let now = app.clock.now();
-        let due = self.repositories.iter_mut().filter(|(_, memory)| memory.next <= now);
+        let due = self.repositories.iter_mut().filter(|(_, memory)| memory.due(now));
         let due = due.filter_map(|(id, memory)| Some((memory, wanted.get(id)?)));
         futures::stream::iter(due)
             .for_each_concurrent(REPOSITORIES_AT_ONCE, async |(memory, repository)| {
@@ -137,15 +139,28 @@ fn heard(app: &App, forge: &ForgeName, run: u64, now: Timestamp) -> Option<Heard
     })
 }
 
+/// Whether the jobs of a run are to be read.
+#[derive(Debug, PartialEq, Eq)]
+enum Worth {
+    Now,
+    /// At that time, without another look at the lists.
+    Then(Timestamp),
+    No,
+}
+
 /// Whether the jobs of a run in progress are to be read, that were last read at some time.
-fn worth_reading(heard: Option<&Heard>, read: Option<Timestamp>, now: Timestamp) -> bool {
-    let Some(heard) = heard else { return true };
-    let Some(read) = read else { return now.since(heard.first) >= YOUNG };
+fn worth_reading(heard: Option<&Heard>, read: Option<Timestamp>, now: Timestamp) -> Worth {
+    let Some(heard) = heard else { return Worth::Now };
+    let Some(read) = read else {
+        let grown = heard.first.plus(YOUNG);
+        return if now >= grown { Worth::Now } else { Worth::Then(grown) };
+    };
     // A read that was made when the run was this new may have shown it as it was before.
     let early = heard.first.plus(BEHIND) > read;
     let over_since = heard.over_at.is_some_and(|at| at.plus(BEHIND) > read);
     let unexplained = heard.all_over() && now.since(heard.at) > BEHIND;
-    early || over_since || unexplained || now.since(read) >= BACKSTOP
+    let worth = early || over_since || unexplained || now.since(read) >= BACKSTOP;
+    if worth { Worth::Now } else { Worth::No }
 }
 
 /// Repositories with a grant or with open demand, by numeric id.
@@ -177,22 +192,38 @@ pub(crate) fn wanted(app: &App, forge: &ForgeName) -> BTreeMap<u64, Repository> 
 }
 
 impl Memory {
+    /// Whether its lists are due, or a run that was too young at the last look.
+    fn due(&self, now: Timestamp) -> bool {
+        self.next <= now || self.young.values().any(|at| *at <= now)
+    }
+
+    /// Nothing of it is asked before this time.
+    fn rest(&mut self, until: Timestamp) {
+        self.next = self.next.max(until);
+        self.young.values_mut().for_each(|at| *at = (*at).max(until));
+    }
+
     /// Looks at its repository, as the budget allows, and notes when that is due again.
     async fn turn(&mut self, app: &App, connection: &Connection, repository: &Repository) {
         let now = app.clock.now();
-        self.looked = now;
+        let lists = self.next <= now;
+        if lists {
+            self.looked = now;
+        }
         let pace = Connection::path(repository).map(|path| connection.github().pace(&Target::from(path)));
         let pause = match pace {
-            Ok(Advice::Wait { until, .. }) => {
-                self.next = until;
-                return;
-            }
+            Ok(Advice::Wait { until, .. }) => return self.rest(until),
             Ok(Advice::Slow(factor)) => EVERY.saturating_mul(factor),
             Ok(Advice::Go) | Err(_) => EVERY,
         };
-        self.next = match self.look(app, connection, repository).await {
-            Ok(()) => now.plus(pause),
-            Err(RoundError::Forge(GithubError::Limited { until, .. })) => until,
+        match self.look(app, connection, repository, lists).await {
+            Ok(()) => {
+                self.failures = 0;
+                if lists {
+                    self.next = now.plus(pause);
+                }
+            }
+            Err(RoundError::Forge(GithubError::Limited { until, .. })) => self.rest(until),
             Err(error) => {
                 tracing::warn!(repository = %repository.name, error = causes(&error), "its queue could not be polled");
                 let barred = match &error {
@@ -202,9 +233,11 @@ impl Memory {
                     _ => false,
                 };
                 // What was read is not read again; the rest is due soon.
-                now.plus(if barred { BARRED } else { AGAIN })
+                let again = AGAIN.saturating_mul(1 << self.failures.min(10)).min(EVERY);
+                self.failures = self.failures.saturating_add(1);
+                self.rest(now.plus(if barred { BARRED } else { again }));
             }
-        };
+        }
     }
 
     async fn look(
@@ -212,6 +245,7 @@ impl Memory {
         app: &App,
         connection: &Connection,
         repository: &Repository,
+        lists: bool,
     ) -> Result<(), RoundError> {
         let key = format!("poll/{}/{}", repository.forge, repository.id);
         if !self.loaded {
@@ -220,7 +254,7 @@ impl Memory {
             self.loaded = true;
         }
         let before = self.read.clone();
-        let seen = self.read_queues(app, connection, repository).await;
+        let seen = self.read_queues(app, connection, repository, lists).await;
         if self.read != before
             && let Ok(text) = serde_json::to_string(&self.read)
         {
@@ -234,14 +268,14 @@ impl Memory {
         app: &App,
         connection: &Connection,
         repository: &Repository,
+        lists: bool,
     ) -> Result<(), RoundError> {
         let path = Connection::path(repository).map_err(|reason| RoundError::Missing(reason.message))?;
         let github = connection.github();
         // A call that fails takes nothing from the others.
         let mut trouble: Option<RoundError> = None;
-        for (status, list) in
-            [(RunStatus::Queued, &mut self.queued), (RunStatus::InProgress, &mut self.in_progress)]
-        {
+        let both = [(RunStatus::Queued, &mut self.queued), (RunStatus::InProgress, &mut self.in_progress)];
+        for (status, list) in both.into_iter().filter(|_| lists) {
             match github.poll_runs(&path, status, PAGES, list.etag.as_ref()).await {
                 Ok(Polled::Changed { value, etag }) => {
                     // Names change hands: what is of another repository is none of ours.
@@ -264,26 +298,32 @@ impl Memory {
             .collect();
         self.read.retain(|run, _| listed.contains_key(run));
         self.fresh.retain(|run| listed.contains_key(run));
-        let mut due: Vec<u64> = self.in_progress.runs.iter().map(|run| run.id).collect();
-        due.extend(
-            self.queued
-                .runs
-                .iter()
-                .map(|run| run.id)
-                .filter(|run| self.fresh.contains(run) || !self.read.contains_key(run)),
-        );
+        self.young.retain(|run, _| listed.contains_key(run));
         let now = app.clock.now();
+        let mut due: Vec<u64> = match lists {
+            true => self.in_progress.runs.iter().map(|run| run.id).collect(),
+            false => self.young.iter().filter(|(_, at)| **at <= now).map(|(run, _)| *run).collect(),
+        };
+        let queued = self.queued.runs.iter().map(|run| run.id).filter(|_| lists);
+        due.extend(queued.filter(|run| self.fresh.contains(run) || !self.read.contains_key(run)));
         due.retain(|run| {
             let heard = heard(app, &repository.forge, *run, now);
-            worth_reading(heard.as_ref(), self.read.get(run).copied(), now)
+            match worth_reading(heard.as_ref(), self.read.get(run).copied(), now) {
+                Worth::Now => return true,
+                Worth::Then(at) => drop(self.young.insert(*run, at)),
+                Worth::No => drop(self.young.remove(run)),
+            }
+            false
         });
         // A look that is repeated goes on where the last one was held up.
         let since = app.clock.now().as_micros().saturating_sub(EVERY.as_micros() as i64 / 2);
-        due.retain(|run| !self.repeats || self.read.get(run).is_none_or(|at| at.as_micros() < since));
+        due.retain(|run| self.failures == 0 || self.read.get(run).is_none_or(|at| at.as_micros() < since));
         let left = waiting_here(app, repository);
         self.left.retain(|run, _| left.contains_key(run) && !listed.contains_key(run));
         due.extend(left.keys().copied().filter(|run| {
-            !listed.contains_key(run) && self.left.get(run).is_none_or(|at| now.since(*at) >= BACKSTOP)
+            lists
+                && !listed.contains_key(run)
+                && self.left.get(run).is_none_or(|at| now.since(*at) >= BACKSTOP)
         }));
         due.sort_by_key(|run| (self.read.get(run).copied(), *run));
         due.dedup();
@@ -300,9 +340,10 @@ impl Memory {
                     let of_run = if listed.contains_key(&run) { &mut self.read } else { &mut self.left };
                     of_run.insert(run, app.clock.now());
                     self.fresh.remove(&run);
+                    self.young.remove(&run);
                 }
                 Err(error @ GithubError::Limited { .. }) => {
-                    self.repeats = true;
+                    self.failures = self.failures.max(1);
                     return Err(error.into());
                 }
                 // It may be gone for good: nothing is repeated soon for its sake.
@@ -313,7 +354,6 @@ impl Memory {
                 Err(error) => trouble = Some(error.into()),
             }
         }
-        self.repeats = trouble.is_some();
         trouble.map_or(Ok(()), Err)
     }
 }
@@ -368,21 +408,45 @@ mod tests {
 
     #[test]
     fn run_of_which_webhooks_tell_everything_is_read_once_and_again_when_something_may_be_untold() {
-        assert!(worth_reading(None, Some(at(0)), at(240)), "nobody tells of it");
+        assert_eq!(worth_reading(None, Some(at(0)), at(240)), Worth::Now, "nobody tells of it");
         let mut heard = Heard::default();
         heard.note(1, None, at(0));
         heard.note(2, None, at(1));
-        assert!(!worth_reading(Some(&heard), None, at(10)), "it can wait for the next round");
-        assert!(worth_reading(Some(&heard), Some(at(15)), at(255)), "what was read may lie behind");
-        assert!(worth_reading(Some(&heard), None, at(60)));
-        assert!(!worth_reading(Some(&heard), Some(at(60)), at(300)), "it goes on as it was told");
+        assert_eq!(
+            worth_reading(Some(&heard), None, at(10)),
+            Worth::Then(at(25)),
+            "it can wait for the next round"
+        );
+        assert_eq!(
+            worth_reading(Some(&heard), Some(at(15)), at(255)),
+            Worth::Now,
+            "what was read may lie behind"
+        );
+        assert_eq!(worth_reading(Some(&heard), None, at(60)), Worth::Now);
+        assert_eq!(
+            worth_reading(Some(&heard), Some(at(60)), at(300)),
+            Worth::No,
+            "it goes on as it was told"
+        );
         heard.note(1, Some(at(310)), at(310));
-        assert!(worth_reading(Some(&heard), Some(at(60)), at(540)), "what waited for job 1 may be queued");
-        assert!(!worth_reading(Some(&heard), Some(at(540)), at(780)));
+        assert_eq!(
+            worth_reading(Some(&heard), Some(at(60)), at(540)),
+            Worth::Now,
+            "what waited for job 1 may be queued"
+        );
+        assert_eq!(worth_reading(Some(&heard), Some(at(540)), at(780)), Worth::No);
         heard.note(2, Some(at(790)), at(790));
-        assert!(worth_reading(Some(&heard), Some(at(820)), at(1060)), "all are over, and the run goes on");
+        assert_eq!(
+            worth_reading(Some(&heard), Some(at(820)), at(1060)),
+            Worth::Now,
+            "all are over, and the run goes on"
+        );
         heard.note(3, None, at(1065));
-        assert!(worth_reading(Some(&heard), Some(at(1060)), at(1060 + 1800)), "once in a while");
+        assert_eq!(
+            worth_reading(Some(&heard), Some(at(1060)), at(1060 + 1800)),
+            Worth::Now,
+            "once in a while"
+        );
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Sources {
     /// What polling of a forge remembers. Whoever holds it polls.
-    pub(crate) fn poll(&self, forge: &ForgeName) -> Arc<tokio::sync::Mutex<Poll>> {
+    pub fn poll(&self, forge: &ForgeName) -> Arc<tokio::sync::Mutex<Poll>> {
         Arc::clone(open(&self.polls).entry(forge.clone()).or_default())
     }
 

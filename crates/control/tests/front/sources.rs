@@ -161,6 +161,27 @@ async fn repository_is_polled_every_four_minutes_and_not_before() {
     world.plane.stop().await;
 }
 
+/// However many repositories an App is installed at, those without a grant cost nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn thirty_granted_of_25_000_repositories_cost_less_than_a_thousand_calls_an_hour() {
+    let world = World::with(Plan { further: (24_999, 29), ..Plan::default() }).await;
+    let app = &world.plane.app;
+    let connection = app.forges.of(&name("github")).unwrap();
+    // That of the farm itself, so that nothing is polled twice when its own loop takes a turn.
+    let poll = app.sources.poll(connection.forge());
+    for step in 1..=720 {
+        world.twin.advance(Duration::from_secs(5)).await;
+        poll.lock().await.round(app, connection).await;
+        if step % 16 == 0 {
+            redeliver(&world).await;
+        }
+    }
+    let calls = world.calls_about("/");
+    assert_eq!(world.calls_about("/actions/runs"), 2 * 30 * 15, "each granted one is polled, no other");
+    assert!(calls < 1000, "{calls} calls in an hour");
+    world.plane.stop().await;
+}
+
 fn scale_set() -> Plan {
     let wish = ScaleSetWish {
         at: Target::parse("conda").unwrap(),

@@ -11,6 +11,7 @@ use forgeyard_control::forges::{ConnectionOptions, Connections, Register, ScaleS
 use forgeyard_forges::github::{AppIdentity, AppKey, Endpoint, Github, GithubOptions, HttpOptions, LoginApp};
 use forgeyard_forges::twin::{APP_KEY, Conclusion, GivenJob, JobSpec, RunSpec, Runner as Program, Twin};
 use forgeyard_model::access::{EventClass, Member};
+use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::demand::Demand;
 use forgeyard_model::forge::Person;
 use forgeyard_model::registration::{Registration, TakenAnswer};
@@ -42,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) terms: u32,
     /// Further forges that people sign in with.
     pub(crate) logins: Vec<(ForgeName, LoginApp)>,
+    /// Further repositories of the organisation, and how many of them have a grant.
+    pub(crate) further: (usize, usize),
     /// Rules on what people may do in the farm, given the ids of the person and of the repository.
     pub(crate) members: Option<Members>,
 }
@@ -79,6 +82,10 @@ impl World {
             state.install(app, org, None);
             (org, repository, app, state.add_user("maintainer"), state.add_user("reader"))
         });
+        let further: Vec<(u64, String)> = twin.with(|state| {
+            let names = (0..plan.further.0).map(|number| format!("conda/further-{number}"));
+            names.map(|name| (state.add_repository(&name), name)).collect()
+        });
         let mut setup = Setup::new();
         let clock = twin.clock();
         setup.clock = Clock::new(move || clock.now());
@@ -98,6 +105,14 @@ impl World {
         grant.repository.id = Some(repository);
         grant.users = [person.id].into();
         grant.events.insert(EventClass::Rerun);
+        for (id, full_name) in further.into_iter().take(plan.further.1) {
+            let mut grant = config.access.grants[0].clone();
+            grant.id = format!("further-{id}");
+            (grant.repository.id, grant.repository.name) = (Some(id), full_name.clone());
+            config.access.grants.push(grant);
+            let first = config.repositories[0].clone();
+            config.repositories.push(RepositoryConfig { id, name: full_name, ..first });
+        }
         config.pools[0].runners = Some(RunnerOffer {
             labels: if plan.labels.is_empty() {
                 LABELS.map(str::to_owned).into()
@@ -145,7 +160,7 @@ impl World {
         if !plan.unconnected {
             // The first poll is none of what tests count.
             eventually("the first poll is over", || async {
-                (world.calls_about("/actions/runs") >= 2).then_some(())
+                (world.calls_about("/actions/runs") >= 2 * (1 + plan.further.1)).then_some(())
             })
             .await;
             world.twin.with(|state| state.forget_calls());
