@@ -243,7 +243,9 @@ fn a_robbed_demand_whose_job_is_over_unheard_is_found_out_at_its_first_pause() {
     rob(&mut desk);
     let over = WorkflowJob { conclusion: Some("success".to_owned()), ..report(JOB, "completed") };
     desk.settle("read", EffectResult::Job { job: Box::new(over) });
-    assert_eq!(desk.state(JOB), "ended");
+    assert_eq!(desk.state(JOB), "withdrawn", "it is over, by no runner that the farm knows of");
+    desk.pass(3600);
+    assert_eq!(desk.state(JOB), "withdrawn", "and no machine is made for it any more");
 }
 
 #[test]
