@@ -96,7 +96,7 @@ fn whole(shell: &Shell, view: &CacheView) -> Markup {
         .collect();
     html! {
         @for scope in missed { (cold(scope)) }
-        section.card.device {
+        section.card {
             div.title-row { h2 { "Since its start" } code { (view.address) } }
             (blocks::facts(&[
                 ("Reads that hit", html! { (percent(found, reads)) " of " (reads) }),
