@@ -35,6 +35,26 @@ async fn many_jobs_of_one_head_have_one_check_run_that_changes_only_with_its_tex
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn check_run_whose_state_stays_is_told_each_half_a_minute_at_most_and_nothing_is_forgotten() {
+    let world = World::new().await;
+    let (_, jobs) = world.push(vec![world.job("build")]).await;
+    world.until(jobs[0], "launching").await;
+    let mut known = Checks::default();
+    tell(&world, &mut known).await;
+    let (_, jobs) = world.push(vec![world.job("docs")]).await;
+    world.until(jobs[0], "launching").await;
+    tell(&world, &mut known).await;
+    assert_eq!(world.calls_about("/check-runs"), 1, "it still waits, for two jobs instead of one");
+    assert!(known.owes(), "so it is looked at again, though nothing may be written until then");
+    world.twin.advance(Duration::from_secs(31)).await;
+    tell(&world, &mut known).await;
+    assert_eq!((checks(&world).len(), world.calls_about("/check-runs"), known.owes()), (1, 2, false));
+    let text = format!("{:?}", checks(&world)[0]);
+    assert!(text.contains("2 of 2 jobs wait"), "{text}");
+    world.plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn held_job_is_told_with_what_is_missing_and_its_end_closes_the_check_run() {
     let world = World::new().await;
     let stranger = world.twin.with(|state| state.add_user("stranger"));
