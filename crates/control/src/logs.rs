@@ -65,7 +65,8 @@ pub async fn read_for_verdict(
 ) -> Result<Reading, HttpError> {
     let bytes = read(app, attempt, 0, u64::MAX).await?;
     // A thread of its own for a long log only: most are short, and the first word of their end is waited for.
-    if bytes.len() <= AT_ONCE {
+    let of_kernel: usize = kernel.iter().map(String::len).sum();
+    if bytes.len() + of_kernel <= AT_ONCE {
         return Ok(reading(&bytes, kernel));
     }
     let kernel = kernel.to_vec();

@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(
             worth_reading(Some(&heard), None, at(10)),
             Worth::Then(at(25)),
-            "it can wait for the next round"
+            "it is read a little later, without another look at the lists"
         );
         assert_eq!(
             worth_reading(Some(&heard), Some(at(15)), at(255)),
