@@ -22,7 +22,7 @@ const LONGEST: u64 = 3_600_000;
 /// Whether entries of this kind are made by whoever misses them. Contents are parts of what was made; files of Nix, caches
 /// of GitHub and artifacts are written at the end of a build, long after they were looked for.
 pub(crate) const fn is_made(kind: Kind) -> bool {
-    matches!(kind, Kind::Keyed | Kind::Sccache | Kind::Ccache | Kind::Action | Kind::Turbo)
+    matches!(kind, Kind::Keyed | Kind::Sccache | Kind::Ccache | Kind::Action | Kind::Turbo | Kind::Gradle)
 }
 
 #[derive(Debug, Default)]

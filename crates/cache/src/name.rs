@@ -28,6 +28,8 @@ pub enum Kind {
     Nar = 7,
     /// What a task of Turborepo made, see [`crate::turbo`].
     Turbo = 8,
+    /// What a task of Gradle made.
+    Gradle = 9,
     /// An entry of GitHub's cache service.
     Github = 16,
     /// An artifact of a run.
@@ -38,7 +40,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Keyed,
         Kind::Sccache,
         Kind::Ccache,
@@ -47,6 +49,7 @@ impl Kind {
         Kind::Nix,
         Kind::Nar,
         Kind::Turbo,
+        Kind::Gradle,
         Kind::Github,
         Kind::Artifact,
         Kind::Warm,
@@ -68,6 +71,7 @@ impl Kind {
             Kind::Nix => "nix",
             Kind::Nar => "nar",
             Kind::Turbo => "turbo",
+            Kind::Gradle => "gradle",
             Kind::Github => "github",
             Kind::Artifact => "artifact",
             Kind::Warm => "warm",

@@ -38,6 +38,9 @@ pub enum ShapeError {
     /// Not what Turborepo makes.
     #[error("the entry is not an archive of Turborepo")]
     Turbo,
+    /// Not what Gradle makes.
+    #[error("the entry is not an archive of Gradle")]
+    Gradle,
     /// Other bytes than the key says.
     #[error("the bytes do not have the digest that their key says")]
     Digest,
@@ -45,6 +48,9 @@ pub enum ShapeError {
     #[error("the entry is larger than such an entry can be")]
     Size,
 }
+
+/// How an archive of Gradle begins, a tar in gzip. An entry that it cannot unpack fails its build from 6.0 on (gradle#9033).
+const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 
 /// Checks an entry whose bytes are in memory. Entries too large for that are checked by digest only.
 pub fn check(shape: Shape, key: &str, bytes: &[u8]) -> Result<(), ShapeError> {
@@ -58,6 +64,8 @@ pub fn check(shape: Shape, key: &str, bytes: &[u8]) -> Result<(), ShapeError> {
         Shape::NarInfo => crate::nix::narinfo(bytes).map(|_| ()).ok_or(ShapeError::NarInfo),
         Shape::NarFile => nar_file(key, Digest::of(bytes)),
         Shape::Turbo => crate::turbo::check(bytes),
+        Shape::Gradle if bytes.starts_with(&GZIP) => Ok(()),
+        Shape::Gradle => Err(ShapeError::Gradle),
     }
 }
 
@@ -68,7 +76,7 @@ pub fn check_large(shape: Shape, key: &str, found: Digest) -> Result<(), ShapeEr
         // an action result of more than a megabyte is one of thousands of outputs; it is not read into memory here
         Shape::Action | Shape::NarInfo => Err(ShapeError::Size),
         Shape::NarFile => nar_file(key, found),
-        Shape::Any | Shape::Sccache | Shape::Ccache | Shape::Turbo => Ok(()),
+        Shape::Any | Shape::Sccache | Shape::Ccache | Shape::Turbo | Shape::Gradle => Ok(()),
     }
 }
 
@@ -166,6 +174,15 @@ mod tests {
         assert_eq!(zip(&changed), Err(ShapeError::ZipMember));
         assert_eq!(zip(&good[..good.len() - 10]), Err(ShapeError::Zip));
         assert_eq!(zip(b"Hello, World!"), Err(ShapeError::Zip));
+    }
+
+    /// gradle#9033, gradle#14693: what is no archive of Gradle must not come to one.
+    #[test]
+    fn gradle_9033_entry_that_is_no_archive_is_refused() {
+        assert_eq!(check(Shape::Gradle, "k", &[0x1f, 0x8b, 8, 0, 0]), Ok(()));
+        for wrong in [&b""[..], b"<html>", &[0x1f, 0x8b]] {
+            assert_eq!(check(Shape::Gradle, "k", wrong), Err(ShapeError::Gradle));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! /<scope>/-/bazel/ac|cas/<sha256>   Bazel
 //! /<scope>/-/nix/<path>        Nix: a binary cache
 //! /<scope>/-/turbo/v8/artifacts/<hash>   Turborepo
+//! /<scope>/-/gradle/<key>      Gradle
 //! /<scope>/-/kv/<key>          any key
 //! /<scope>/-/warm/<path>       what the cache fetched beforehand, to read only
 //! /-/<surface>/…               the scope of the token
@@ -34,6 +35,8 @@ pub enum Surface {
     Nix,
     /// Turborepo, which [`crate::turbo`] explains.
     Turbo,
+    /// Gradle's HTTP build cache: GET and PUT by key.
+    Gradle,
     /// Any client, by key.
     Keyed,
     /// Bazel and others over gRPC, see `grpc`. It has no paths.
@@ -46,13 +49,14 @@ pub enum Surface {
 
 impl Surface {
     /// Those whose paths are taken apart here.
-    pub const ALL: [Surface; 8] = [
+    pub const ALL: [Surface; 9] = [
         Surface::Dav,
         Surface::S3,
         Surface::Ccache,
         Surface::Bazel,
         Surface::Nix,
         Surface::Turbo,
+        Surface::Gradle,
         Surface::Keyed,
         Surface::Warm,
     ];
@@ -66,6 +70,7 @@ impl Surface {
             Surface::Bazel => "bazel",
             Surface::Nix => "nix",
             Surface::Turbo => "turbo",
+            Surface::Gradle => "gradle",
             Surface::Keyed => "kv",
             Surface::Remote => "reapi",
             Surface::Github => "github",
@@ -79,7 +84,8 @@ impl Surface {
 pub enum Denied {
     /// 403, at once. sccache goes on without writing; ccache says nothing.
     Forbidden,
-    /// The body is read and thrown away, and the answer is the usual one. Bazel would warn for every action.
+    /// The body is read and thrown away, and the answer is the usual one. Bazel would warn for every action, and Gradle would read
+    /// nothing more for the rest of its build.
     Discarded,
 }
 
@@ -102,6 +108,8 @@ pub enum Shape {
     NarFile,
     /// An archive of Turborepo, behind what was said of it.
     Turbo,
+    /// An archive of Gradle.
+    Gradle,
 }
 
 /// What a request means.
@@ -256,6 +264,7 @@ pub fn plan(surface: Surface, method: Method, rest: &str) -> Plan {
                 ),
             };
         }
+        Surface::Gradle => (Kind::Gradle, key.to_owned(), Shape::Gradle, Denied::Discarded, Policy::Keep),
         Surface::Remote => return refuse(404, "this is spoken over gRPC"),
         Surface::Github => return refuse(404, "this is no call of GitHub's services"),
         Surface::Warm if !matches!(method, Method::Get | Method::Head) => {
@@ -342,7 +351,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|s3|ccache|bazel|nix|turbo|kv)/\\PC{0,40}") {
+        fn any_path_gets_a_plan(path in "(/[a-z-]{0,4}){0,3}/-/(dav|s3|ccache|bazel|nix|turbo|gradle|kv)/\\PC{0,40}") {
             prop_assert_eq!(split(&path).is_some(), parts(&path).is_some_and(|(scope, ..)| scope.is_none_or(|s| s.parse::<ScopePath>().is_ok())));
             if let Some((_, surface, rest)) = split(&path) {
                 for method in [Method::Get, Method::Put, Method::Propfind, Method::Mkcol, Method::Other] {

@@ -16,6 +16,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use support::nix::{Nix, Place, derivation, good, path_of, text};
+use support::sick::{gone, sick};
 use support::{Client, options, token, write_authority};
 
 /// A script that makes something new.
@@ -134,37 +135,12 @@ fn nix_2_26_takes_what_main_built_as_a_fork_a_reader_and_a_stranger_and_believes
     set.running.stop().unwrap();
 }
 
-/// A server that answers every request with this, or with nothing.
-fn sick(answer: Option<&'static str>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let mut kept = Vec::new();
-        for mut stream in listener.incoming().flatten() {
-            let Some(answer) = answer else {
-                kept.push(stream);
-                continue;
-            };
-            std::thread::spawn(move || {
-                let mut buffer = [0; 8 << 10];
-                while stream.read(&mut buffer).is_ok_and(|read| read > 0)
-                    && stream.write_all(answer.as_bytes()).is_ok()
-                {}
-            });
-        }
-    });
-    address
-}
-
 /// A build goes on without a cache that is gone, answers 5xx, says nothing, or dies after it promised a path.
 #[test]
 fn nix_2_26_builds_by_itself_when_the_cache_is_gone_fails_or_hangs() {
     let Some(set) = Set::new() else { return };
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let gone = free.local_addr().unwrap();
-    drop(free);
     let down = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
-    for (name, address) in [("gone", gone), ("failing", sick(Some(down))), ("hanging", sick(None))] {
+    for (name, address) in [("gone", gone()), ("failing", sick(Some(down))), ("hanging", sick(None))] {
         let file = set.file(name, NEW, "");
         let place = set.place(name, None);
         let cache = format!("http://{address}/p/main/-/nix");

@@ -12,11 +12,11 @@ use forgeyard_cache::admin::Stat;
 use forgeyard_cache::figures::Counted;
 use forgeyard_cache::service::Running;
 use forgeyard_cache::token::Access;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::programs::{clients, look};
+use support::sick::{gone, sick};
 use support::{Client, service, token};
 
 const PACKAGES: [&str; 3] = ["a", "b", "c"];
@@ -188,37 +188,12 @@ fn turborepo_believes_the_tag_that_came_with_an_archive() {
     running.stop().unwrap();
 }
 
-/// A server that answers every request with this, or with nothing.
-fn sick(answer: Option<&'static str>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let mut kept = Vec::new();
-        for mut stream in listener.incoming().flatten() {
-            let Some(answer) = answer else {
-                kept.push(stream);
-                continue;
-            };
-            std::thread::spawn(move || {
-                let mut buffer = [0; 8 << 10];
-                while stream.read(&mut buffer).is_ok_and(|read| read > 0)
-                    && stream.write_all(answer.as_bytes()).is_ok()
-                {}
-            });
-        }
-    });
-    address
-}
-
 /// *Simulated* troubles of a cache: nobody listens, 5xx, silence. No build fails for them.
 #[test]
 fn turborepo_builds_by_itself_when_the_cache_is_gone_fails_or_hangs() {
     let Some(turbo) = turbo() else { return };
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let gone = free.local_addr().unwrap();
-    drop(free);
     let down = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
-    for (name, address) in [("gone", gone), ("failing", sick(Some(down))), ("hanging", sick(None))] {
+    for (name, address) in [("gone", gone()), ("failing", sick(Some(down))), ("hanging", sick(None))] {
         let tree = Tree::new(&turbo, false);
         let patience = [("TURBO_REMOTE_CACHE_TIMEOUT", "2"), ("TURBO_REMOTE_CACHE_UPLOAD_TIMEOUT", "2")];
         assert_eq!(tree.build(&api(address), "any", &patience).0, 0, "{name}");

@@ -161,7 +161,7 @@ pub struct CacheFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CacheClient {
-    /// The surface: `dav` and `s3` (sccache), `ccache`, `bazel`, `nix`, `turbo`, `kv`, `github`, `warm`.
+    /// The surface: `dav` and `s3` (sccache), `ccache`, `bazel`, `nix`, `turbo`, `gradle`, `kv`, `github`, `warm`.
     pub client: String,
     /// Reads that found something.
     pub hits: u64,

@@ -50,11 +50,11 @@ pub(crate) fn without(method: &str, path: &str, protobuf: bool) -> Answer {
             answer(200, "application/json", "{\"status\":\"enabled\"}")
         }
         Some(("turbo", _)) if matches!(method, "POST" | "OPTIONS") => answer(200, "application/json", "{}"),
-        Some(("dav" | "ccache" | "bazel" | "turbo" | "nix" | "kv", _)) if reads => {
+        Some(("dav" | "ccache" | "bazel" | "turbo" | "gradle" | "nix" | "kv", _)) if reads => {
             answer(404, TEXT, "no entry\n")
         }
-        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo", _)) if method == "PUT" => answer(200, TEXT, ""),
-        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo", _)) if method == "DELETE" => answer(204, TEXT, ""),
+        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo" | "gradle", _)) if method == "PUT" => answer(200, TEXT, ""),
+        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo" | "gradle", _)) if method == "DELETE" => answer(204, TEXT, ""),
         _ => answer(503, TEXT, "the build cache does not answer now\n"),
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn reads_miss_and_writes_that_nobody_counts_on_are_thrown_away() {
-        for surface in ["dav", "s3", "ccache", "bazel", "turbo"] {
+        for surface in ["dav", "s3", "ccache", "bazel", "turbo", "gradle"] {
             for path in [format!("/-/{surface}/a/b"), format!("/github/1/main/-/{surface}/a/b")] {
                 assert_eq!(without("GET", &path, false).status, 404, "{path}");
                 assert_eq!(without("PUT", &path, false).status, 200, "{path}");

@@ -66,7 +66,8 @@ pub struct Counts {
 }
 
 /// Clients that are counted by themselves, by the word of their surface in a path.
-const CLIENTS: [&str; 10] = ["dav", "s3", "ccache", "bazel", "nix", "turbo", "kv", "github", "warm", "other"];
+const CLIENTS: [&str; 11] =
+    ["dav", "s3", "ccache", "bazel", "nix", "turbo", "gradle", "kv", "github", "warm", "other"];
 
 /// What a client asks before its first entry: neither hit nor miss.
 const BEFORE: [&str; 3] = ["/.sccache_check", "/nix-cache-info", "/v8/artifacts/status"];
@@ -464,6 +465,7 @@ mod tests {
             ("/iree/main/-/ccache/ab/cd", "ccache"),
             ("/-/warm/git/x.git/HEAD", "warm"),
             ("/-/turbo/v8/artifacts/ab", "turbo"),
+            ("/-/gradle/ab", "gradle"),
             ("/v2/pre/warm/x/manifests/1", "warm"),
             ("/twirp/github.actions.results.api.v1.CacheService/X", "github"),
             ("/-/strange/x", "other"),

@@ -106,8 +106,14 @@ pub(crate) async fn exchange(thread: &Thread, conn: &mut Connection, head: &Head
             say(conn, core, head, status, &text).await
         }
         _ => {
-            say(conn, core, head, 404, "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|turbo|kv|warm)/KEY\n")
-                .await
+            say(
+                conn,
+                core,
+                head,
+                404,
+                "no such path: /SCOPE/-/(dav|s3|ccache|bazel|nix|turbo|gradle|kv|warm)/KEY\n",
+            )
+            .await
         }
     }
 }

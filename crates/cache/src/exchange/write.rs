@@ -156,8 +156,9 @@ pub(super) async fn put(
         {
             (&counters.repeats, 200, "kept: the same path is here already\n")
         }
-        // an archive has the log of its task, with times: two runs hardly ever have the same bytes
-        Outcome::Kept if write.shape == Shape::Turbo => (&counters.repeats, 200, ""),
+        // an archive of Turborepo has the log of its task, with times, and one of Gradle says when and where it was made: two runs
+        // hardly ever have the same bytes
+        Outcome::Kept if matches!(write.shape, Shape::Turbo | Shape::Gradle) => (&counters.repeats, 200, ""),
         Outcome::Kept => {
             tracing::warn!(
                 entry = %name, writer = %by.principal, run = by.run.as_deref().unwrap_or_default(),

@@ -27,9 +27,13 @@ impl Sum {
     /// That of a small content of this kind.
     pub const fn for_kind(kind: Kind) -> Self {
         match kind {
-            Kind::Keyed | Kind::Sccache | Kind::Ccache | Kind::Action | Kind::Nar | Kind::Turbo => {
-                Self::Blake3
-            }
+            Kind::Keyed
+            | Kind::Sccache
+            | Kind::Ccache
+            | Kind::Action
+            | Kind::Nar
+            | Kind::Turbo
+            | Kind::Gradle => Self::Blake3,
             Kind::Content | Kind::Nix | Kind::Github | Kind::Artifact | Kind::Warm => Self::Sha256,
         }
     }

@@ -6,6 +6,7 @@ pub mod issuer;
 pub mod narinfo;
 pub mod nix;
 pub mod programs;
+pub mod sick;
 
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::authority::{Snapshot, public_text};
