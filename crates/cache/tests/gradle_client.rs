@@ -16,7 +16,7 @@ use forgeyard_cache::store::Listed;
 use forgeyard_cache::token::Access;
 use std::path::PathBuf;
 use std::process::Command;
-use support::programs::find;
+use support::programs::look;
 use support::sick::{gone, sick};
 use support::{Client, service, token};
 
@@ -24,6 +24,7 @@ const PROJECTS: [&str; 3] = ["a", "b", "c"];
 
 /// The one of `docs/cache.md`, but for the local cache, which is off.
 const SETTINGS: &str = "
+rootProject.name = 'tree'
 include 'a', 'b', 'c'
 def cache = System.getenv('FORGEYARD_CACHE_URL')
 def token = System.getenv('FORGEYARD_CACHE_TOKEN')
@@ -43,7 +44,11 @@ const OFF: &str = "remote build cache was disabled";
 
 /// The program, and the compiler that it needs.
 fn gradle() -> Option<PathBuf> {
-    find("javac").and_then(|_| find("gradle"))
+    let found = look("javac").and_then(|_| look("gradle"));
+    if found.is_none() {
+        println!("SKIPPED: gradle or a JDK is not installed (scripts/install-clients.sh --gradle)");
+    }
+    found
 }
 
 /// Builds a new tree with nothing of earlier ones, as somebody, who has to succeed. The first project has this text in it. Which
