@@ -53,8 +53,12 @@ pub(crate) fn without(method: &str, path: &str, protobuf: bool) -> Answer {
         Some(("dav" | "ccache" | "bazel" | "turbo" | "gradle" | "nix" | "kv", _)) if reads => {
             answer(404, TEXT, "no entry\n")
         }
-        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo" | "gradle", _)) if method == "PUT" => answer(200, TEXT, ""),
-        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo" | "gradle", _)) if method == "DELETE" => answer(204, TEXT, ""),
+        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo" | "gradle", _)) if method == "PUT" => {
+            answer(200, TEXT, "")
+        }
+        Some(("dav" | "s3" | "ccache" | "bazel" | "turbo" | "gradle", _)) if method == "DELETE" => {
+            answer(204, TEXT, "")
+        }
         _ => answer(503, TEXT, "the build cache does not answer now\n"),
     }
 }
