@@ -8,37 +8,25 @@ use crate::checked::Checked;
 use crate::exchange::{self, Access};
 use crate::http::{self, Chunks, Framing, Head, LONGEST_HEAD, Wrong};
 use crate::service::Core;
+use crate::socket::{IDLE, Patience, STALLED, Socket};
 use crate::store::cold::drop_behind;
 use crate::store::frames::{FRAME, Frames};
 use crate::store::large::{Large, Spool};
 use crate::store::{INLINE, Store as _, StoreError};
 use forgeyard_model::Digest;
-use nix::sys::socket::MsgFlags;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
-use std::future::Future as _;
-use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Without a request for so long, a connection is closed.
-const IDLE: Duration = Duration::from_secs(180);
-/// Within a request, so long without a byte ends it.
-const STALLED: Duration = Duration::from_secs(60);
 /// Bytes read at once.
 const READ: usize = 64 << 10;
-
-/// `MSG_MORE` of Linux, which the crate does not name: the head waits for the bytes that follow.
-const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
 
 /// What is said of a body that is too large.
 pub(crate) const TOO_LARGE: Wrong =
@@ -61,6 +49,9 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: Cancell
         last: RefCell::default(),
         checked: RefCell::default(),
     });
+    let patience = Rc::new(Patience::default());
+    let watching = Rc::clone(&patience);
+    tokio::task::spawn_local(async move { watching.watch().await });
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
@@ -69,16 +60,16 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: Cancell
         match accepted {
             Ok((stream, peer)) => {
                 let _ = stream.set_nodelay(true);
-                let thread = Rc::clone(&thread);
+                let (thread, socket) = (Rc::clone(&thread), patience.seat(stream));
                 tokio::task::spawn_local(async move {
-                    let mut connection = Connection::new(stream, peer);
+                    let mut connection = Connection::new(socket, peer);
                     #[cfg(feature = "grpc")]
                     match connection.prefaced().await {
                         Ok(false) => {}
                         Ok(true) => {
                             let core = Arc::clone(&thread.core);
-                            return crate::grpc::serve(core, connection.stream, connection.buffer, peer)
-                                .await;
+                            let Connection { socket, buffer, .. } = connection;
+                            return crate::grpc::serve(core, socket.into_stream(), buffer, peer).await;
                         }
                         Err(_) => return,
                     }
@@ -96,7 +87,7 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: Cancell
 
 /// One connection.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    socket: Socket,
     pub(crate) peer: SocketAddr,
     pub(crate) buffer: Vec<u8>,
     begin: usize,
@@ -135,9 +126,9 @@ pub(crate) enum End {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+    fn new(socket: Socket, peer: SocketAddr) -> Self {
         let (buffer, entry, head) = (Vec::new(), Vec::new(), String::new());
-        Self { stream, peer, buffer, begin: 0, entry, head }
+        Self { socket, peer, buffer, begin: 0, entry, head }
     }
 
     async fn serve(&mut self, thread: &Thread) -> Result<(), End> {
@@ -155,7 +146,7 @@ impl Connection {
                 Err(End::Wrong(wrong)) => return self.refuse(wrong).await,
                 Err(end) => {
                     // an answer that breaks off must not look like one that ends (nix#4533)
-                    let _ = self.stream.set_zero_linger();
+                    self.socket.end_abruptly();
                     return Err(end);
                 }
             }
@@ -199,21 +190,9 @@ impl Connection {
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.reserve(READ);
-        let read = self.fill_into(&mut buffer, within).await;
+        let read = self.socket.read(&mut buffer, within).await;
         self.buffer = buffer;
-        read
-    }
-
-    /// Reads what there is room for.
-    async fn fill_into(&mut self, buffer: &mut Vec<u8>, within: Duration) -> Result<usize, End> {
-        // unlike `try_read`, this knows after a short read that nothing is left, and saves asking once more
-        let mut read = std::pin::pin!(self.stream.read_buf(buffer));
-        // no timer for bytes that are there already
-        let first = std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
-        match first {
-            Poll::Ready(read) => Ok(read?),
-            Poll::Pending => tokio::time::timeout(within, read).await.map_or(Ok(0), |read| Ok(read?)),
-        }
+        Ok(read?)
     }
 
     /// Reads the next head. Whether there is one.
@@ -267,7 +246,7 @@ impl Connection {
             all.extend_from_slice(&self.buffer[self.begin..]);
             self.begin = self.buffer.len();
             while all.len() < length {
-                if self.fill_into(all, STALLED).await? == 0 {
+                if self.socket.read(all, STALLED).await? == 0 {
                     return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
                 }
             }
@@ -302,7 +281,7 @@ impl Connection {
     /// Tells a client that waits for it to send its body.
     pub(crate) async fn proceed(&mut self, head: &Head) -> Result<(), End> {
         if head.expects {
-            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+            self.socket.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
         Ok(())
     }
@@ -371,18 +350,18 @@ impl Connection {
 
     /// Sends the head that was begun, and a body.
     pub(crate) async fn send(&mut self, body: Option<&[u8]>) -> Result<(), End> {
-        Ok(write_both(&self.stream, self.head.as_bytes(), body.unwrap_or_default()).await?)
+        Ok(self.socket.write_both(self.head.as_bytes(), body.unwrap_or_default()).await?)
     }
 
     /// Sends more of a body whose head was sent.
     pub(crate) async fn send_more(&mut self, body: &[u8]) -> Result<(), End> {
-        Ok(write_both(&self.stream, &[], body).await?)
+        Ok(self.socket.write_both(&[], body).await?)
     }
 
     /// Sends the head that was begun, and a part of the entry in the buffer.
     pub(crate) async fn send_entry(&mut self, part: Range<usize>) -> Result<(), End> {
         let body = self.entry.get(part).unwrap_or_default();
-        Ok(write_both(&self.stream, self.head.as_bytes(), body).await?)
+        Ok(self.socket.write_both(self.head.as_bytes(), body).await?)
     }
 
     /// Sends the head that was begun, and a part of the entry in the buffer, which is compressed there: each frame that the part
@@ -402,7 +381,7 @@ impl Connection {
             decoded.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
             let from = part.start.saturating_sub(number * FRAME) as usize;
             let until = (part.end - number * FRAME).min(content.len() as u64) as usize;
-            write_both(&self.stream, head.as_bytes(), content.get(from..until).unwrap_or_default()).await?;
+            self.socket.write_both(head.as_bytes(), content.get(from..until).unwrap_or_default()).await?;
             head.clear();
         }
         self.head = head;
@@ -411,7 +390,7 @@ impl Connection {
 
     /// Sends the head that was begun, and a part of a file, from the page cache as it is.
     pub(crate) async fn send_file(&mut self, file: &File, part: Range<u64>) -> Result<(), End> {
-        Ok(send_file(&self.stream, self.head.as_bytes(), file, part).await?)
+        Ok(self.socket.write_file(self.head.as_bytes(), file, part).await?)
     }
 
     /// Sends the head that was begun, and a part of a large content, each piece checked before it goes. A damaged piece
@@ -433,7 +412,7 @@ impl Connection {
             // what is compressed cannot be sent as it lies there
             let plain = large.frames().is_none();
             if plain && thread.checked.borrow().piece(large.digest, number, now) {
-                send_file(&self.stream, head.as_bytes(), large.file(), at..end).await?;
+                self.socket.write_file(head.as_bytes(), large.file(), at..end).await?;
                 head.clear();
                 at = end;
                 continue;
@@ -444,7 +423,7 @@ impl Connection {
             }
             let from = (at - number * step) as usize;
             let until = (part.end - number * step).min(self.entry.len() as u64) as usize;
-            write_both(&self.stream, head.as_bytes(), &self.entry[from..until]).await?;
+            self.socket.write_both(head.as_bytes(), &self.entry[from..until]).await?;
             head.clear();
             at = (number + 1) * step;
         }
@@ -480,69 +459,5 @@ impl Incoming {
             Incoming::Discarded => {}
         }
         Ok(())
-    }
-}
-
-async fn send_file(
-    stream: &TcpStream,
-    mut head: &[u8],
-    file: &File,
-    part: Range<u64>,
-) -> std::io::Result<()> {
-    let (mut at, end) = (part.start as i64, part.end as i64);
-    while !head.is_empty() || at < end {
-        let sent = stream.try_io(Interest::WRITABLE, || {
-            if head.is_empty() {
-                let left = (end - at) as usize;
-                return Ok(nix::sys::sendfile::sendfile(stream, file, Some(&mut at), left)?);
-            }
-            let more = if at < end { MORE } else { MsgFlags::empty() } | MsgFlags::MSG_NOSIGNAL;
-            let sent = nix::sys::socket::send(stream.as_raw_fd(), head, more)?;
-            head = &head[sent..];
-            Ok(sent)
-        });
-        match sent {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
-                tokio::time::timeout(STALLED, stream.writable()).await.map_err(stalled)??;
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-async fn write_both(stream: &TcpStream, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {
-    while !head.is_empty() || !body.is_empty() {
-        let parts = [IoSlice::new(head), IoSlice::new(body)];
-        let written = match stream.try_write_vectored(&parts) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
-                tokio::time::timeout(STALLED, stream.writable()).await.map_err(stalled)??;
-                continue;
-            }
-            written => written?,
-        };
-        if written == 0 {
-            return Err(std::io::ErrorKind::WriteZero.into());
-        }
-        let of_head = written.min(head.len());
-        head = &head[of_head..];
-        body = &body[written - of_head..];
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// ccache#927: a client reads, compiles for a minute or two, and writes over the same connection.
-    #[test]
-    fn ccache_927_connection_is_kept_for_longer_than_a_compilation_takes() {
-        assert!(IDLE >= Duration::from_secs(120));
     }
 }

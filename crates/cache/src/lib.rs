@@ -47,6 +47,7 @@ pub mod scope;
 pub mod service;
 pub mod shape;
 pub mod signature;
+mod socket;
 pub mod store;
 pub mod surface;
 pub mod tier;

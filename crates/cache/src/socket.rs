@@ -1,0 +1,217 @@
+//! What a connection reads from and writes to, and the patience with who says nothing.
+//!
+//! No timer is set for a read, since nearly each request waits for its bytes: a socket notes until when it waits, and once every
+//! [`TICK`] its thread ends those that waited too long. Such a read ends as if the client had closed. A write that stalls is rare,
+//! and has a timer.
+
+use nix::sys::socket::{MsgFlags, Shutdown};
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::future::Future as _;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::TcpStream;
+
+/// Without a request for so long, a connection is closed.
+pub(crate) const IDLE: Duration = Duration::from_secs(180);
+/// Within a request, so long without a byte ends it.
+pub(crate) const STALLED: Duration = Duration::from_secs(60);
+/// How exactly that is meant.
+const TICK: Duration = Duration::from_secs(5);
+
+/// `MSG_MORE` of Linux, which the crate does not name: the head waits for the bytes that follow.
+const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
+
+/// A socket that may be waited for.
+struct Seat {
+    socket: RawFd,
+    /// The tick at which its patience ends; `u32::MAX` when nothing is waited for.
+    until: Cell<u32>,
+}
+
+/// The sockets of a thread.
+#[derive(Default)]
+pub(crate) struct Patience {
+    now: Rc<Cell<u32>>,
+    seats: RefCell<Vec<Weak<Seat>>>,
+}
+
+impl Patience {
+    /// Ends what waited too long, for ever.
+    pub(crate) async fn watch(&self) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.tick();
+        }
+    }
+
+    fn tick(&self) {
+        let now = self.now.get().saturating_add(1);
+        self.now.set(now);
+        self.seats.borrow_mut().retain(|seat| {
+            let Some(seat) = seat.upgrade() else { return false };
+            if seat.until.get() <= now {
+                // whoever reads is woken and reads the end; the socket is open, since its seat is there
+                let _ = nix::sys::socket::shutdown(seat.socket, Shutdown::Both);
+            }
+            true
+        });
+    }
+
+    /// A socket of this thread.
+    pub(crate) fn seat(&self, stream: TcpStream) -> Socket {
+        let seat = Rc::new(Seat { socket: stream.as_raw_fd(), until: Cell::new(u32::MAX) });
+        self.seats.borrow_mut().push(Rc::downgrade(&seat));
+        Socket { stream, seat, now: Rc::clone(&self.now) }
+    }
+}
+
+/// The socket of a connection.
+pub(crate) struct Socket {
+    stream: TcpStream,
+    seat: Rc<Seat>,
+    now: Rc<Cell<u32>>,
+}
+
+impl Socket {
+    /// The stream, for whoever has a patience of its own.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
+    /// From now on its end tells the client that something broke off.
+    pub(crate) fn end_abruptly(&self) {
+        let _ = self.stream.set_zero_linger();
+    }
+
+    /// Reads what there is room for; nothing when the client closed, or said nothing for so long.
+    pub(crate) async fn read(&mut self, buffer: &mut Vec<u8>, within: Duration) -> std::io::Result<usize> {
+        let Self { stream, seat, now } = self;
+        // unlike `try_read`, this knows after a short read that nothing is left, and saves asking once more
+        let mut read = std::pin::pin!(stream.read_buf(buffer));
+        std::future::poll_fn(|context| {
+            let read = read.as_mut().poll(context);
+            seat.until.set(match read {
+                Poll::Pending => {
+                    let ticks = within.as_secs().div_ceil(TICK.as_secs()) as u32;
+                    // a part of this tick is over
+                    now.get().saturating_add(ticks + 1)
+                }
+                Poll::Ready(_) => u32::MAX,
+            });
+            read
+        })
+        .await
+    }
+
+    /// Writes all of it.
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
+    /// Writes a head, and the body behind it.
+    pub(crate) async fn write_both(&self, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {
+        while !head.is_empty() || !body.is_empty() {
+            let parts = [IoSlice::new(head), IoSlice::new(body)];
+            let written = match self.stream.try_write_vectored(&parts) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    self.writable().await?;
+                    continue;
+                }
+                written => written?,
+            };
+            if written == 0 {
+                return Err(std::io::ErrorKind::WriteZero.into());
+            }
+            let of_head = written.min(head.len());
+            head = &head[of_head..];
+            body = &body[written - of_head..];
+        }
+        Ok(())
+    }
+
+    /// Writes a head, and a part of a file behind it, from the page cache as it is.
+    pub(crate) async fn write_file(
+        &self,
+        mut head: &[u8],
+        file: &File,
+        part: Range<u64>,
+    ) -> std::io::Result<()> {
+        let stream = &self.stream;
+        let (mut at, end) = (part.start as i64, part.end as i64);
+        while !head.is_empty() || at < end {
+            let sent = stream.try_io(Interest::WRITABLE, || {
+                if head.is_empty() {
+                    let left = (end - at) as usize;
+                    return Ok(nix::sys::sendfile::sendfile(stream, file, Some(&mut at), left)?);
+                }
+                let more = if at < end { MORE } else { MsgFlags::empty() } | MsgFlags::MSG_NOSIGNAL;
+                let sent = nix::sys::socket::send(stream.as_raw_fd(), head, more)?;
+                head = &head[sent..];
+                Ok(sent)
+            });
+            match sent {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.writable().await?,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn writable(&self) -> std::io::Result<()> {
+        let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+        tokio::time::timeout(STALLED, self.stream.writable()).await.map_err(stalled)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    /// ccache#927: a client reads, compiles for a minute or two, and writes over the same connection.
+    #[test]
+    fn ccache_927_connection_is_kept_for_longer_than_a_compilation_takes() {
+        assert!(IDLE >= Duration::from_secs(120));
+    }
+
+    #[tokio::test]
+    async fn silence_ends_a_read_after_its_time_and_bytes_begin_it_anew() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let patience = Patience::default();
+        let mut socket = patience.seat(listener.accept().await.unwrap().0);
+        let ticks = (STALLED.as_secs() / TICK.as_secs()) as u32;
+        let mut buffer = Vec::with_capacity(9);
+        for _ in 0..2 {
+            let mut waits = std::pin::pin!(socket.read(&mut buffer, STALLED));
+            let first = std::future::poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
+            assert!(first.is_pending());
+            (0..ticks).for_each(|_| patience.tick());
+            client.write_all(b"x").unwrap();
+            assert_eq!(waits.await.unwrap(), 1, "it had a part of a tick left");
+        }
+        (0..=ticks).for_each(|_| patience.tick());
+        {
+            let mut waits = std::pin::pin!(socket.read(&mut buffer, STALLED));
+            let first = std::future::poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
+            assert!(first.is_pending(), "nobody waited meanwhile");
+            (0..=ticks).for_each(|_| patience.tick());
+            assert_eq!(waits.await.unwrap(), 0);
+        }
+        drop(socket);
+        patience.tick();
+        assert!(patience.seats.borrow().is_empty());
+    }
+}
