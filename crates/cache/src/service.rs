@@ -7,7 +7,7 @@
 use crate::authority::in_force::InForce;
 use crate::authority::{Authority, AuthorityError};
 use crate::budget::History;
-use crate::connection;
+use crate::connection::{self, Door};
 use crate::day::Day;
 use crate::figures::Figures;
 use crate::identity::Minter;
@@ -17,6 +17,7 @@ use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError, Which};
 use crate::tier::Tier;
+use crate::tls::{self, Tls, TlsError, TlsOptions};
 use crate::watch;
 use forgeyard_model::Timestamp;
 use forgeyard_model::rules::Money;
@@ -47,6 +48,8 @@ const NOTE_EVERY: Duration = Duration::from_secs(10);
 pub struct Options {
     /// Where to listen.
     pub listen: SocketAddr,
+    /// How it speaks TLS there, when it does.
+    pub tls: Option<TlsOptions>,
     /// The store.
     pub store: Config,
     /// File of the authority.
@@ -81,6 +84,9 @@ pub enum ServiceError {
     /// The authority.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// What is to be fetched beforehand.
     #[error(transparent)]
     Warm(#[from] crate::warm::ListError),
@@ -152,6 +158,8 @@ impl Core {
 pub struct Running {
     /// Where it listens.
     pub address: SocketAddr,
+    /// Where programs of this host reach it without TLS, when it listens there too.
+    pub local: Option<SocketAddr>,
     core: Arc<Core>,
     stop: CancellationToken,
     threads: Vec<JoinHandle<()>>,
@@ -215,6 +223,7 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
 
 /// Starts a service that exchanges tokens of forges for its own, when it has a key to sign them with.
 pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, ServiceError> {
+    let tls = options.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
     // an entry that takes half of the space would drive out everything else, so it is refused before it is read
     let largest = options.largest.min(options.store.capacity / 2);
     let (folder, capacity) = (options.store.folder.clone(), options.store.capacity);
@@ -256,15 +265,23 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         count => count,
     };
     let (mut address, mut threads) = (options.listen, Vec::new());
+    let mut local = options.tls.as_ref().and_then(|tls| tls.local);
     for _ in 0..count {
         let failed = |source| ServiceError::Listen { address, source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let listener = runtime.block_on(async { listen(address) }).map_err(failed)?;
         address = listener.local_addr().map_err(failed)?;
+        let mut doors = vec![Door { listener, tls: tls.clone() }];
+        if let Some(local) = &mut local {
+            let failed = |source| ServiceError::Listen { address: *local, source };
+            let listener = runtime.block_on(async { listen(*local) }).map_err(failed)?;
+            *local = listener.local_addr().map_err(failed)?;
+            doors.push(Door { listener, tls: None });
+        }
         let (core, stop) = (Arc::clone(&core), stop.clone());
         threads.push(std::thread::spawn(move || {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, connection::accept(core, listener, stop));
+            local.block_on(&runtime, connection::accept(core, doors, stop));
         }));
     }
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
@@ -273,11 +290,16 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         let mut maintained = Instant::now();
         let mut noted = maintained;
         let (mut written, mut scrubbed) = (maintained, maintained);
+        let mut looked = maintained;
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
             kept.readers.flush();
             kept.in_force.refresh();
             empty(&kept, &mut emptied);
+            if let Some(tls) = tls.as_ref().filter(|_| looked.elapsed() > tls::LOOK) {
+                looked = Instant::now();
+                tls.refresh();
+            }
             if noted.elapsed() > NOTE_EVERY {
                 noted = Instant::now();
                 watch::note(&kept);
@@ -323,7 +345,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         }
     }));
     tracing::info!(%address, "the cache listens");
-    Ok(Running { address, core, stop, threads })
+    Ok(Running { address, local, core, stop, threads })
 }
 
 /// Removes what scopes held that were closed since it was looked last. At a start that is done again: what was closed is not

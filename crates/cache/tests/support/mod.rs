@@ -89,6 +89,7 @@ pub fn options(folder: &Path, durability: Durability) -> Options {
     write_authority(&authority, |_| {});
     Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        tls: None,
         store: Config { durability, ..Config::new(folder.join("store")) },
         authority,
         largest: 64 << 20,
