@@ -257,15 +257,10 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     };
     let (mut address, mut threads) = (options.listen, Vec::new());
     for _ in 0..count {
-        let failed = |source| ServiceError::Listen { address, source };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let listener = runtime.block_on(async { listen(address) }).map_err(failed)?;
-        address = listener.local_addr().map_err(failed)?;
-        let (core, stop) = (Arc::clone(&core), stop.clone());
-        threads.push(std::thread::spawn(move || {
-            let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, connection::accept(core, listener, stop));
-        }));
+        let (core, stop, (told, heard)) = (Arc::clone(&core), stop.clone(), std::sync::mpsc::channel());
+        threads.push(std::thread::spawn(move || serve(core, address, stop, &told)));
+        let listens = heard.recv().unwrap_or_else(|_| Err(std::io::Error::other("its thread ended")));
+        address = listens.map_err(|source| ServiceError::Listen { address, source })?;
     }
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
@@ -343,6 +338,29 @@ fn empty(core: &Core, done: &mut BTreeMap<ScopePath, Timestamp>) {
             }
             Err(error) => tracing::error!(%scope, "removing what a closed scope held: {error}"),
         }
+    }
+}
+
+/// One thread that serves; says where it listens. Its runtime polls the connections itself; with a `LocalSet` each wake of one would
+/// wake the set, which polls the accepting of connections before it comes to the one that has something to do.
+fn serve(
+    core: Arc<Core>,
+    address: SocketAddr,
+    stop: CancellationToken,
+    told: &std::sync::mpsc::Sender<std::io::Result<SocketAddr>>,
+) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let served =
+        builder.enable_all().build_local(tokio::runtime::LocalOptions::default()).and_then(|runtime| {
+            runtime.block_on(async {
+                let listener = listen(address)?;
+                let _ = told.send(Ok(listener.local_addr()?));
+                connection::accept(core, listener, stop).await;
+                Ok(())
+            })
+        });
+    if let Err(error) = served {
+        let _ = told.send(Err(error));
     }
 }
 
