@@ -264,26 +264,22 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         count => count,
     };
-    let (mut address, mut threads) = (options.listen, Vec::new());
-    let mut local = options.tls.as_ref().and_then(|tls| tls.local);
+    let local =
+        options.tls.as_ref().and_then(|tls| tls.local).map(|local| Place { address: local, tls: None });
+    let mut places = vec![Place { address: options.listen, tls: tls.clone() }];
+    places.extend(local);
+    let mut threads = Vec::new();
     for _ in 0..count {
-        let failed = |source| ServiceError::Listen { address, source };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let listener = runtime.block_on(async { listen(address) }).map_err(failed)?;
-        address = listener.local_addr().map_err(failed)?;
-        let mut doors = vec![Door { listener, tls: tls.clone() }];
-        if let Some(local) = &mut local {
-            let failed = |source| ServiceError::Listen { address: *local, source };
-            let listener = runtime.block_on(async { listen(*local) }).map_err(failed)?;
-            *local = listener.local_addr().map_err(failed)?;
-            doors.push(Door { listener, tls: None });
-        }
-        let (core, stop) = (Arc::clone(&core), stop.clone());
-        threads.push(std::thread::spawn(move || {
-            let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, connection::accept(core, doors, stop));
-        }));
+        let (core, stop, (told, heard)) = (Arc::clone(&core), stop.clone(), std::sync::mpsc::channel());
+        threads.push(std::thread::spawn(move || serve(core, places, stop, &told)));
+        let ended = |_| Err((options.listen, std::io::Error::other("its thread ended")));
+        places = heard
+            .recv()
+            .unwrap_or_else(ended)
+            .map_err(|(address, source)| ServiceError::Listen { address, source })?;
     }
+    let address = places.first().map_or(options.listen, |place| place.address);
+    let local = places.get(1).map(|place| place.address);
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
         let mut emptied: BTreeMap<ScopePath, Timestamp> = BTreeMap::new();
@@ -366,6 +362,55 @@ fn empty(core: &Core, done: &mut BTreeMap<ScopePath, Timestamp>) {
             Err(error) => tracing::error!(%scope, "removing what a closed scope held: {error}"),
         }
     }
+}
+
+/// Where to listen, by TLS or without it.
+#[derive(Clone)]
+struct Place {
+    address: SocketAddr,
+    tls: Option<Arc<Tls>>,
+}
+
+/// Where a thread listens; or where it cannot, and why.
+type Listens = Result<Vec<Place>, (SocketAddr, std::io::Error)>;
+
+/// One thread that serves; says where it listens. Its runtime polls the connections itself; with a `LocalSet` each wake of one would
+/// wake the set, which polls the accepting of connections before it comes to the one that has something to do.
+fn serve(
+    core: Arc<Core>,
+    mut places: Vec<Place>,
+    stop: CancellationToken,
+    told: &std::sync::mpsc::Sender<Listens>,
+) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = match builder.enable_all().build_local(tokio::runtime::LocalOptions::default()) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            if let Some(first) = places.first() {
+                let _ = told.send(Err((first.address, error)));
+            }
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let mut doors = Vec::new();
+        for Place { address, tls } in &mut places {
+            let listener = match listen(*address).and_then(|listener| Ok((listener.local_addr()?, listener)))
+            {
+                Ok((bound, listener)) => {
+                    *address = bound;
+                    listener
+                }
+                Err(error) => {
+                    let _ = told.send(Err((*address, error)));
+                    return;
+                }
+            };
+            doors.push(Door { listener, tls: tls.clone() });
+        }
+        let _ = told.send(Ok(places));
+        connection::accept(core, doors, stop).await;
+    });
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {

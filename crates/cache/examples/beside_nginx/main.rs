@@ -5,7 +5,7 @@
 //! Ours checks a token, a checksum and (on PUT) a digest; none of the others checks anything. Then the time of a request at half
 //! of the load that each can do. See `load` for the load, `peers` for the others and what their acknowledgement is worth, `floor`
 //! for the floor. Prints lines of JSON; says `SKIPPED` where nginx is missing. With the argument `quick` it leaves out all but nginx
-//! and the floor.
+//! and the floor, with numbers all sizes but these, in KiB.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +39,13 @@ fn main() {
         println!("SKIPPED: nginx is not installed (scripts/install-clients.sh)");
         return;
     }
+    // sizes in KiB; all when none is named
+    let sizes: Vec<usize> =
+        std::env::args().filter_map(|argument| Some(argument.parse::<usize>().ok()? << 10)).collect();
     for (size, count) in [(1usize << 10, 2000usize), (16 << 10, 1000), (128 << 10, 200), (8 << 20, 4)] {
+        if !sizes.is_empty() && !sizes.contains(&size) {
+            continue;
+        }
         let name =
             if size >= 1 << 20 { format!("{} MiB", size >> 20) } else { format!("{} KiB", size >> 10) };
         for (act, rounds, aim) in [(Act::Put, 1, 4.0), (Act::Get, 4, 1.3)] {
