@@ -273,7 +273,7 @@ fn nix_copies_to_a_scope_by_tls_and_another_store_reads_it(#[case] version: &str
 
 #[cfg(feature = "grpc")]
 #[test]
-fn bazel_over_grpcs_builds_cold_warm_and_as_a_fork() {
+fn bazel_over_grpcs_builds_cold_and_as_a_fork_and_warm_over_https() {
     let Some(bazel) = look("bazel") else {
         println!("SKIPPED: bazel is not installed (scripts/install-clients.sh --bazel)");
         return;
@@ -287,7 +287,8 @@ fn bazel_over_grpcs_builds_cold_warm_and_as_a_fork() {
     let (folder, libraries) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs_err::copy(library, libraries.path().join("libnetty_tcnative.so")).unwrap();
     let (authority, running) = secure(folder.path());
-    let build = |token: &str| {
+    let port = running.address.port();
+    let build = |token: &str, remote: &str| {
         let run = tempfile::tempdir().unwrap();
         let workspace = run.path().join("workspace");
         fs_err::create_dir_all(&workspace).unwrap();
@@ -300,7 +301,7 @@ fn bazel_over_grpcs_builds_cold_warm_and_as_a_fork() {
         command.arg(format!("--output_user_root={}", run.path().join("root").display()));
         command.arg(format!("--host_jvm_args=-Djava.library.path={}", libraries.path().display()));
         command.args(["build", "--color=no", "--curses=no", "--remote_timeout=20"]);
-        command.arg(format!("--remote_cache=grpcs://anybody:{token}@localhost:{}", running.address.port()));
+        command.arg(format!("--remote_cache={}", remote.replace("TOKEN", token)));
         command.arg("--remote_instance_name=p/main").arg(format!("--tls_certificate={}", authority.ca()));
         let output = command.arg("//:r").stdin(Stdio::null()).output().unwrap();
         let _ = Command::new("chmod").args(["-R", "u+w"]).arg(run.path()).output();
@@ -308,15 +309,18 @@ fn bazel_over_grpcs_builds_cold_warm_and_as_a_fork() {
         text(&output)
     };
     let main = token("p/main", Access::Write);
-    let said = build(&main);
+    let remote = format!("grpcs://anybody:TOKEN@localhost:{port}");
+    let said = build(&main, &remote);
     assert!(!said.contains("WARNING"), "{said}");
     let cold = counted(&running, "p/main", "reapi");
     assert!(
         cold.writes >= 4 && cold.malformed == 0,
         "the action and its command, a result and a file: {cold:?}"
     );
-    for token in [main, token("p/pr/7", Access::Write)] {
-        let said = build(&token);
+    // the same over HTTP
+    let http = format!("https://anybody:TOKEN@localhost:{port}/p/main/-/bazel");
+    for (token, remote) in [(token("p/pr/7", Access::Write), &remote), (main, &http)] {
+        let said = build(&token, remote);
         assert!(said.contains("1 remote cache hit"), "{said}");
     }
     running.stop().unwrap();

@@ -199,6 +199,23 @@ fn ccache_reaches_the_cache_by_its_storage_helper_and_tls() {
     assert_eq!((traffic["hits"].as_u64(), traffic["writes"].as_u64()), (Some(2), Some(2)), "{stat}");
 }
 
+/// The commands of the page, as they stand there.
+#[test]
+fn authority_of_your_own_is_made_by_the_commands_of_the_page() {
+    let page = include_str!("../../../docs/cache.md");
+    let after = page.split_once("From an authority of your own").unwrap().1;
+    let block = after.split_once("```sh\n").unwrap().1.split_once("```").unwrap().0;
+    assert!(block.contains("openssl x509"), "{block}");
+    let place = Place::new("127.0.0.1:0", TLS);
+    let script = block
+        .replace("/etc/forgeyard/tls", &place.path(""))
+        .replace("DNS:cache.example.org", "DNS:localhost");
+    good(Command::new("sh").args(["-euc", &script]).output().unwrap());
+    let cache = Cache::start(&place);
+    let elsewhere = ["stat", "--cache", &cache.address, "--ca-file", &place.path("ca.pem")];
+    assert!(good(place.command(&elsewhere).output().unwrap()).contains("nothing was asked"));
+}
+
 #[test]
 fn files_that_are_of_no_use_are_refused_at_the_start_with_what_to_do() {
     let place = Place::new("127.0.0.1:0", TLS);
