@@ -287,7 +287,10 @@ fn bazel_over_grpcs_builds_cold_and_as_a_fork_and_warm_over_https() {
     let (folder, libraries) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs_err::copy(library, libraries.path().join("libnetty_tcnative.so")).unwrap();
     let (authority, running) = secure(folder.path());
-    let port = running.address.port();
+    let (port, store) = (running.address.port(), authority.file("trusted.p12").display().to_string());
+    let mut keytool = Command::new("keytool");
+    keytool.args(["-importcert", "-noprompt", "-storepass", "changeit", "-file", &authority.ca()]);
+    good(&keytool.args(["-keystore", &store]).output().unwrap());
     let build = |token: &str, remote: &str| {
         let run = tempfile::tempdir().unwrap();
         let workspace = run.path().join("workspace");
@@ -299,7 +302,15 @@ fn bazel_over_grpcs_builds_cold_and_as_a_fork_and_warm_over_https() {
         let mut command = Command::new(&bazel);
         command.current_dir(&workspace).env("HOME", run.path()).arg("--batch");
         command.arg(format!("--output_user_root={}", run.path().join("root").display()));
-        command.arg(format!("--host_jvm_args=-Djava.library.path={}", libraries.path().display()));
+        // over HTTP Java's own TLS does, and what it trusts
+        let java = match remote.starts_with("grpcs") {
+            true => vec![format!("-Djava.library.path={}", libraries.path().display())],
+            false => vec![
+                format!("-Djavax.net.ssl.trustStore={store}"),
+                "-Djavax.net.ssl.trustStorePassword=changeit".to_owned(),
+            ],
+        };
+        command.args(java.iter().map(|option| format!("--host_jvm_args={option}")));
         command.args(["build", "--color=no", "--curses=no", "--remote_timeout=20"]);
         command.arg(format!("--remote_cache={}", remote.replace("TOKEN", token)));
         command.arg("--remote_instance_name=p/main").arg(format!("--tls_certificate={}", authority.ca()));
