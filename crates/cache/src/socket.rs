@@ -367,4 +367,25 @@ mod tests {
         patience.tick();
         assert!(patience.seats.borrow().is_empty());
     }
+
+    #[tokio::test]
+    async fn silence_ends_a_read_by_tls_as_if_the_client_had_closed() {
+        let (_folder, options) = crate::tls::tests::made();
+        let (certificate, tls) = (options.certificate.clone(), Tls::open(&options).unwrap());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let client = std::thread::spawn(move || crate::tls::tests::client(&certificate, stream, b"x"));
+        let patience = Patience::default();
+        let mut socket = patience.seat(listener.accept().await.unwrap().0).by(&tls).await.unwrap();
+        assert!(socket.secure());
+        let mut buffer = Vec::with_capacity(9);
+        assert_eq!(socket.read(&mut buffer, STALLED).await.unwrap(), 1);
+        let _open = client.join().unwrap();
+        let ticks = (STALLED.as_secs() / TICK.as_secs()) as u32;
+        let mut waits = std::pin::pin!(socket.read(&mut buffer, STALLED));
+        let first = std::future::poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
+        assert!(first.is_pending());
+        (0..=ticks).for_each(|_| patience.tick());
+        assert_eq!(waits.await.unwrap(), 0);
+    }
 }

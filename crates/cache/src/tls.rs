@@ -240,4 +240,4 @@ fn read(certificate: &Path, key: &Path) -> Result<(CertifiedKey, Digest), TlsErr
 
 #[cfg(test)]
 #[path = "tls_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -16,6 +16,30 @@ fn files(certificate: &str, key: &str) -> (TempDir, TlsOptions) {
     (folder, options)
 }
 
+/// Files that are of use.
+pub(crate) fn made() -> (TempDir, TlsOptions) {
+    let (certificate, key) = pair("localhost");
+    files(&certificate, &key)
+}
+
+/// A client that trusts this certificate, and has said this.
+pub(crate) fn client(
+    certificate: &Path,
+    stream: std::net::TcpStream,
+    says: &[u8],
+) -> rustls::StreamOwned<rustls::ClientConnection, std::net::TcpStream> {
+    use std::io::Write as _;
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
+    let tls = rustls::ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
+    let mut client = rustls::StreamOwned::new(tls, stream);
+    client.write_all(says).unwrap();
+    client
+}
+
 fn served(tls: &Tls) -> Vec<u8> {
     tls.pair.0.read().unwrap().cert[0].to_vec()
 }

@@ -126,6 +126,11 @@ impl Client {
         Self { tls: Some(tls), ..Self::new(address) }
     }
 
+    /// How its handshake of TLS went.
+    pub fn handshake(&self) -> Option<rustls::HandshakeKind> {
+        self.tls.as_ref().and_then(|tls| tls.handshake_kind())
+    }
+
     fn read(&mut self, buffer: &mut [u8]) -> usize {
         match &mut self.tls {
             None => self.stream.read(buffer).unwrap(),

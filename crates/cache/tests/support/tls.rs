@@ -68,13 +68,23 @@ impl Authority {
 
 /// A client that trusts what this file holds, and offers these protocols.
 pub fn connection(ca: &Path, protocols: &[&[u8]]) -> rustls::ClientConnection {
+    connect(&config(ca, protocols))
+}
+
+/// A connection of a client.
+pub fn connect(config: &Arc<rustls::ClientConfig>) -> rustls::ClientConnection {
+    rustls::ClientConnection::new(Arc::clone(config), "localhost".try_into().unwrap()).unwrap()
+}
+
+/// What such a client goes by, and what it remembers of its sessions.
+pub fn config(ca: &Path, protocols: &[&[u8]]) -> Arc<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    rustls::ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap()
+    Arc::new(config)
 }
 
 /// How a test speaks to a service.
