@@ -117,11 +117,6 @@ fn spent() -> f64 {
     fields.skip(13).take(2).filter_map(|text| text.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Whether only a part of each tree is built, for a look in a few minutes.
-fn small() -> bool {
-    std::env::var_os("FORGEYARD_BENCH_SMALL").is_some()
-}
-
 fn find(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let clients = std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned());
@@ -140,17 +135,6 @@ fn released(root: &Path) -> Result<PathBuf> {
     Ok(target.join("measure/forgeyard"))
 }
 
-/// Where cargo keeps the sources of a package of the lock file.
-fn sources(root: &Path, package: &str) -> Result<PathBuf> {
-    let arguments = ["metadata", "--format-version", "1", "--offline"];
-    let output = crate::cargo::command(root, &arguments).stderr(Stdio::inherit()).output()?;
-    let all: serde_json::Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
-    let found = all["packages"].as_array().into_iter().flatten().find(|one| one["name"] == package);
-    let manifest = found.and_then(|one| one["manifest_path"].as_str());
-    let manifest = manifest.with_context(|| format!("{package} is not in the lock file"))?;
-    Ok(Path::new(manifest).parent().unwrap_or(root).to_owned())
-}
-
 /// The whole bench.
 pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
     let folder = Folder(std::env::temp_dir().join(format!("forgeyard-cache-clients-{}", std::process::id())));
@@ -160,7 +144,7 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
         None => released(root)?,
     };
     let bench = Bench { root, program, sccache: find("sccache"), folder: folder.0.clone() };
-    bench.c_tree()?;
+    crate::cache_trees::c_tree(root, &bench.folder)?;
     let (mut figures, mut failed) = (Vec::new(), None);
     let only = std::env::var("FORGEYARD_BENCH_ONLY").unwrap_or_default();
     let chosen: Vec<Client> =
@@ -186,65 +170,6 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
 }
 
 impl Bench<'_> {
-    /// Copies the sources of zstd, and writes a file for make: every object as it is, and with -fPIC, as for a library.
-    fn c_tree(&self) -> Result<()> {
-        let zstd = sources(self.root, "zstd-sys")?.join("zstd/lib");
-        let (mut objects, mut rules) = (Vec::new(), String::new());
-        // the same for Bazel, which wants its sources below its workspace, and for Nix, which brings them into its store
-        let (mut genrules, mut derivations) = (String::new(), String::new());
-        let workspace = self.folder.join("workspace");
-        copy(&zstd, &workspace.join("zstd"))?;
-        std::fs::write(workspace.join("WORKSPACE"), "")?;
-        let parts = ["common", "decompress", "dictBuilder", "deprecated", "compress", "legacy"];
-        for part in if small() { &parts[..4] } else { &parts[..] } {
-            let Ok(entries) = std::fs::read_dir(zstd.join(part)) else { continue };
-            for path in entries.flatten().map(|entry| entry.path()) {
-                let (Some(name), true) = (path.file_stem(), path.extension().is_some_and(|end| end == "c"))
-                else {
-                    continue;
-                };
-                for (kind, flag) in
-                    [("static", ""), ("shared", "-fPIC")].into_iter().take(if small() { 1 } else { 2 })
-                {
-                    let object = format!("$(OUT)/{part}-{}.{kind}.o", name.to_string_lossy());
-                    let _ = writeln!(
-                        rules,
-                        "{object}:\n\t$(CC) -O3 {flag} -DZSTD_LEGACY_SUPPORT=1 -DZSTD_MULTITHREAD -DZSTD_DISABLE_ASM \
-                         -I{0} -I{0}/common -c {1} -o $@",
-                        zstd.display(),
-                        path.display()
-                    );
-                    objects.push(object);
-                    let file = format!("zstd/{part}/{}.c", name.to_string_lossy());
-                    let flags =
-                        format!("-O3 {flag} -DZSTD_LEGACY_SUPPORT=1 -DZSTD_MULTITHREAD -DZSTD_DISABLE_ASM");
-                    let object = format!("{part}-{}.{kind}.o", name.to_string_lossy());
-                    let _ = writeln!(
-                        genrules,
-                        "genrule(name = \"{object}-rule\", srcs = [\"{file}\", \":headers\"], outs = [\"{object}\"], \
-                         cmd = \"gcc {flags} -Izstd -Izstd/common -c $(location {file}) -o $@\")"
-                    );
-                    let _ = writeln!(derivations, "  (object \"{object}\" \"{flags}\" \"{file}\")");
-                }
-            }
-        }
-        if objects.len() < 10 {
-            bail!("{} holds no sources of zstd", zstd.display());
-        }
-        let text = format!("all: {}\n{rules}", objects.join(" "));
-        std::fs::write(self.folder.join("zstd.mk"), text)?;
-        let headers = "filegroup(name = \"headers\", srcs = glob([\"zstd/**/*.h\"]))\n";
-        std::fs::write(workspace.join("BUILD"), format!("{headers}{genrules}"))?;
-        let nix = format!(
-            "let\n  source = builtins.path {{ path = {}; name = \"zstd\"; }};\n  object = name: flags: file: derivation {{\n    \
-             inherit name; system = \"x86_64-linux\"; builder = \"/bin/sh\";\n    args = [ \"-c\" \
-             \"export PATH=/usr/bin; cd ${{source}}/..; gcc ${{flags}} -I${{source}} -I${{source}}/common \
-             -c ${{source}}/${{builtins.substring 5 1000 file}} -o $out\" ];\n  }};\nin [\n{derivations}]\n",
-            workspace.join("zstd").display()
-        );
-        Ok(std::fs::write(self.folder.join("zstd.nix"), nix)?)
-    }
-
     /// The script of one build.
     fn script(&self, client: Client, with: With<'_>) -> Result<PathBuf> {
         let cached = !matches!(with, With::Nothing);
@@ -268,7 +193,11 @@ impl Bench<'_> {
             );
         }
         let make = |compiler: &str| format!("make -s -j2 -f {here}/zstd.mk OUT={here}/out 'CC={compiler}'\n");
-        let packages = if small() { "-p regex" } else { "-p tokio -p hyper -p clap -p regex -p serde_json" };
+        let packages = if crate::cache_trees::small() {
+            "-p regex"
+        } else {
+            "-p tokio -p hyper -p clap -p regex -p serde_json"
+        };
         text += &match client {
             Client::Ccache => make(if cached { "ccache gcc" } else { "gcc" }),
             Client::SccacheC if cached => make(&format!("{sccache} gcc")),
@@ -405,8 +334,13 @@ impl Bench<'_> {
             let _ = std::io::stdout().flush();
         };
         add("none", &none);
-        if matches!(client, Client::Ccache | Client::SccacheC | Client::SccacheRust) {
-            add("alone", &build("alone", With::Itself)?);
+        let alone = match client {
+            Client::Ccache | Client::SccacheC | Client::SccacheRust => Some(build("alone", With::Itself)?),
+            // these are what builds without a cache as well
+            Client::Bazel | Client::Nix => None,
+        };
+        if let Some(alone) = &alone {
+            add("alone", alone);
         }
         let (main, fork) = (self.token(&data, "p/main")?, self.token(&data, "p/pr/7")?);
         let of = |situation: &str, arguments: &[&str]| build(situation, With::Relay(arguments));
@@ -466,6 +400,9 @@ impl Bench<'_> {
         judge("fork beside warm".to_owned(), forked, ("warm", warm), 1.05);
         for (name, cpu) in sick_ones {
             judge(format!("cache {name}, beside none"), cpu, ("none", none), 1.1);
+            if let Some(alone) = &alone {
+                judge(format!("cache {name}, beside alone"), cpu, ("alone", alone.cpu), 1.1);
+            }
         }
         Ok(())
     }
@@ -475,20 +412,6 @@ impl Bench<'_> {
 fn middle(mut all: Vec<f64>) -> f64 {
     all.sort_unstable_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Copies a folder of sources.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)?.flatten() {
-        let (path, place) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &place)?;
-        } else if path.extension().is_some_and(|end| end == "c" || end == "h") {
-            std::fs::copy(&path, &place)?;
-        }
-    }
-    Ok(())
 }
 
 /// A server that takes connections and says nothing, or that says 500 to everything.
