@@ -7,7 +7,7 @@
 #
 #   scripts/install-clients.sh [--bazel|--gradle|--servers]
 #
-#   --bazel    also bazel-bootstrap, which brings a Java runtime (about 300 MB)
+#   --bazel    also bazel-bootstrap, which brings a Java runtime (about 300 MB), and what it needs for gRPC by TLS
 #   --gradle   also Gradle with a JDK (360 MB) where there is none; where there is one, Gradle (100 MB) comes without asking
 #   --servers  also lighttpd, Apache, Redis and memcached, to measure beside (`cargo xtask bench cache`)
 #
@@ -31,6 +31,7 @@ command -v docker-registry >/dev/null || missing+=(docker-registry)
 command -v busybox >/dev/null || missing+=(busybox-static)
 if [ "${1:-}" = --bazel ]; then
     command -v bazel >/dev/null || command -v bazel-bootstrap >/dev/null || missing+=(bazel-bootstrap)
+    [ -f /usr/lib/x86_64-linux-gnu/jni/libnetty-tcnative.so ] || missing+=(libnetty-tcnative-jni)
 fi
 # Gradle compiles Java with the JDK that runs it.
 if ! command -v gradle >/dev/null && command -v javac >/dev/null; then

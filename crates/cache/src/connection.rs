@@ -13,6 +13,7 @@ use crate::store::cold::drop_behind;
 use crate::store::frames::{FRAME, Frames};
 use crate::store::large::{Large, Spool};
 use crate::store::{INLINE, Store as _, StoreError};
+use crate::tls::Tls;
 use forgeyard_model::Digest;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -41,8 +42,14 @@ pub(crate) struct Thread {
     pub(crate) checked: RefCell<Checked>,
 }
 
+/// Where connections come from, by TLS or without it.
+pub(crate) struct Door {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<Arc<Tls>>,
+}
+
 /// Accepts connections on this thread until it is stopped.
-pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: CancellationToken) {
+pub(crate) async fn accept(core: Arc<Core>, doors: Vec<Door>, stop: CancellationToken) {
     let thread = Rc::new(Thread {
         core,
         met: RefCell::default(),
@@ -52,16 +59,28 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: Cancell
     let patience = Rc::new(Patience::default());
     let watching = Rc::clone(&patience);
     tokio::task::spawn_local(async move { watching.watch().await });
+    futures::future::join_all(doors.iter().map(|door| through(door, &thread, &patience, &stop))).await;
+}
+
+async fn through(door: &Door, thread: &Rc<Thread>, patience: &Patience, stop: &CancellationToken) {
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = door.listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {
                 let _ = stream.set_nodelay(true);
-                let (thread, socket) = (Rc::clone(&thread), patience.seat(stream));
+                let (thread, mut socket) = (Rc::clone(thread), patience.seat(stream));
+                let tls = door.tls.clone();
                 tokio::task::spawn_local(async move {
+                    if let Some(tls) = tls {
+                        // in a box, so that the task of a connection without TLS is not larger for it
+                        socket = match Box::pin(socket.by(&tls)).await {
+                            Ok(secured) => secured,
+                            Err(error) => return tracing::debug!(%peer, "no handshake of TLS: {error}"),
+                        };
+                    }
                     let mut connection = Connection::new(socket, peer);
                     #[cfg(feature = "grpc")]
                     match connection.prefaced().await {
@@ -69,12 +88,14 @@ pub(crate) async fn accept(core: Arc<Core>, listener: TcpListener, stop: Cancell
                         Ok(true) => {
                             let core = Arc::clone(&thread.core);
                             let Connection { socket, buffer, .. } = connection;
-                            return crate::grpc::serve(core, socket.into_stream(), buffer, peer).await;
+                            return crate::grpc::serve(core, socket.into_stream(buffer), peer).await;
                         }
                         Err(_) => return,
                     }
                     // whatever ends a connection early is the client's business, and it asks again
-                    let _ = connection.serve(&thread).await;
+                    if connection.serve(&thread).await.is_ok() {
+                        connection.socket.end().await;
+                    }
                 });
             }
             Err(error) => {
@@ -203,6 +224,7 @@ impl Connection {
                 && let Some(length) = http::parse_into(waiting, head)?
             {
                 self.begin += length;
+                head.secure |= self.socket.secure();
                 return Ok(true);
             }
             if self.begin > LONGEST_HEAD {

@@ -83,7 +83,7 @@ pub struct Head {
     pub host: String,
     /// What Turborepo says of what it sends.
     pub artifact: Artifact,
-    /// A proxy in front says that the client spoke TLS with it.
+    /// The client speaks TLS, or a proxy in front says that it did with it.
     pub secure: bool,
 }
 

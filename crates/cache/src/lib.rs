@@ -5,6 +5,7 @@
 //! - [`name`] and [`store`]: names of entries for each scope, bytes once for all; a log of segments and an index in memory.
 //! - [`tier`]: S3-compatible storage behind the disk.
 //! - [`http`]: HTTP/1.1 as build tools speak it, on one thread for each core; `connection` and `exchange` use it.
+//! - [`tls`]: the same by TLS, with files; `socket` and `secured` are what bytes go through.
 //! - [`surface`]: one module for each protocol; says what a request means and nothing else.
 //! - `grpc`: the Remote Execution API, on connections that begin with the preface of HTTP/2.
 //! - [`shape`], [`action`] and [`nar`]: whether an entry is what its protocol says it is.
@@ -44,6 +45,7 @@ mod promise;
 pub mod readers;
 mod realisation;
 pub mod scope;
+mod secured;
 pub mod service;
 pub mod shape;
 pub mod signature;
@@ -51,6 +53,7 @@ mod socket;
 pub mod store;
 pub mod surface;
 pub mod tier;
+pub mod tls;
 pub mod token;
 pub mod turbo;
 pub mod warm;

@@ -7,7 +7,7 @@
 use crate::authority::in_force::InForce;
 use crate::authority::{Authority, AuthorityError};
 use crate::budget::History;
-use crate::connection;
+use crate::connection::{self, Door};
 use crate::day::Day;
 use crate::figures::Figures;
 use crate::identity::Minter;
@@ -17,6 +17,7 @@ use crate::scope::ScopePath;
 use crate::store::log::{Config, LogStore};
 use crate::store::{Clock, Limits, Store, StoreError, Which};
 use crate::tier::Tier;
+use crate::tls::{self, Tls, TlsError, TlsOptions};
 use crate::watch;
 use forgeyard_model::Timestamp;
 use forgeyard_model::rules::Money;
@@ -47,6 +48,8 @@ const NOTE_EVERY: Duration = Duration::from_secs(10);
 pub struct Options {
     /// Where to listen.
     pub listen: SocketAddr,
+    /// How it speaks TLS there, when it does.
+    pub tls: Option<TlsOptions>,
     /// The store.
     pub store: Config,
     /// File of the authority.
@@ -81,6 +84,9 @@ pub enum ServiceError {
     /// The authority.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// What is to be fetched beforehand.
     #[error(transparent)]
     Warm(#[from] crate::warm::ListError),
@@ -152,6 +158,8 @@ impl Core {
 pub struct Running {
     /// Where it listens.
     pub address: SocketAddr,
+    /// Where programs of this host reach it without TLS, when it listens there too.
+    pub local: Option<SocketAddr>,
     core: Arc<Core>,
     stop: CancellationToken,
     threads: Vec<JoinHandle<()>>,
@@ -215,6 +223,7 @@ pub fn start(options: Options) -> Result<Running, ServiceError> {
 
 /// Starts a service that exchanges tokens of forges for its own, when it has a key to sign them with.
 pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, ServiceError> {
+    let tls = options.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
     // an entry that takes half of the space would drive out everything else, so it is refused before it is read
     let largest = options.largest.min(options.store.capacity / 2);
     let (folder, capacity) = (options.store.folder.clone(), options.store.capacity);
@@ -255,24 +264,38 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         count => count,
     };
-    let (mut address, mut threads) = (options.listen, Vec::new());
+    let local =
+        options.tls.as_ref().and_then(|tls| tls.local).map(|local| Place { address: local, tls: None });
+    let mut places = vec![Place { address: options.listen, tls: tls.clone() }];
+    places.extend(local);
+    let mut threads = Vec::new();
     for _ in 0..count {
         let (core, stop, (told, heard)) = (Arc::clone(&core), stop.clone(), std::sync::mpsc::channel());
-        threads.push(std::thread::spawn(move || serve(core, address, stop, &told)));
-        let listens = heard.recv().unwrap_or_else(|_| Err(std::io::Error::other("its thread ended")));
-        address = listens.map_err(|source| ServiceError::Listen { address, source })?;
+        threads.push(std::thread::spawn(move || serve(core, places, stop, &told)));
+        let ended = |_| Err((options.listen, std::io::Error::other("its thread ended")));
+        places = heard
+            .recv()
+            .unwrap_or_else(ended)
+            .map_err(|(address, source)| ServiceError::Listen { address, source })?;
     }
+    let address = places.first().map_or(options.listen, |place| place.address);
+    let local = places.get(1).map(|place| place.address);
     let (kept, stopped) = (Arc::clone(&core), stop.clone());
     threads.push(std::thread::spawn(move || {
         let mut emptied: BTreeMap<ScopePath, Timestamp> = BTreeMap::new();
         let mut maintained = Instant::now();
         let mut noted = maintained;
         let (mut written, mut scrubbed) = (maintained, maintained);
+        let mut looked = maintained;
         while !stopped.is_cancelled() {
             std::thread::sleep(Duration::from_millis(200));
             kept.readers.flush();
             kept.in_force.refresh();
             empty(&kept, &mut emptied);
+            if let Some(tls) = tls.as_ref().filter(|_| looked.elapsed() > tls::LOOK) {
+                looked = Instant::now();
+                tls.refresh();
+            }
             if noted.elapsed() > NOTE_EVERY {
                 noted = Instant::now();
                 watch::note(&kept);
@@ -318,7 +341,7 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
         }
     }));
     tracing::info!(%address, "the cache listens");
-    Ok(Running { address, core, stop, threads })
+    Ok(Running { address, local, core, stop, threads })
 }
 
 /// Removes what scopes held that were closed since it was looked last. At a start that is done again: what was closed is not
@@ -341,27 +364,53 @@ fn empty(core: &Core, done: &mut BTreeMap<ScopePath, Timestamp>) {
     }
 }
 
+/// Where to listen, by TLS or without it.
+#[derive(Clone)]
+struct Place {
+    address: SocketAddr,
+    tls: Option<Arc<Tls>>,
+}
+
+/// Where a thread listens; or where it cannot, and why.
+type Listens = Result<Vec<Place>, (SocketAddr, std::io::Error)>;
+
 /// One thread that serves; says where it listens. Its runtime polls the connections itself; with a `LocalSet` each wake of one would
 /// wake the set, which polls the accepting of connections before it comes to the one that has something to do.
 fn serve(
     core: Arc<Core>,
-    address: SocketAddr,
+    mut places: Vec<Place>,
     stop: CancellationToken,
-    told: &std::sync::mpsc::Sender<std::io::Result<SocketAddr>>,
+    told: &std::sync::mpsc::Sender<Listens>,
 ) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    let served =
-        builder.enable_all().build_local(tokio::runtime::LocalOptions::default()).and_then(|runtime| {
-            runtime.block_on(async {
-                let listener = listen(address)?;
-                let _ = told.send(Ok(listener.local_addr()?));
-                connection::accept(core, listener, stop).await;
-                Ok(())
-            })
-        });
-    if let Err(error) = served {
-        let _ = told.send(Err(error));
-    }
+    let runtime = match builder.enable_all().build_local(tokio::runtime::LocalOptions::default()) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            if let Some(first) = places.first() {
+                let _ = told.send(Err((first.address, error)));
+            }
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let mut doors = Vec::new();
+        for Place { address, tls } in &mut places {
+            let listener = match listen(*address).and_then(|listener| Ok((listener.local_addr()?, listener)))
+            {
+                Ok((bound, listener)) => {
+                    *address = bound;
+                    listener
+                }
+                Err(error) => {
+                    let _ = told.send(Err((*address, error)));
+                    return;
+                }
+            };
+            doors.push(Door { listener, tls: tls.clone() });
+        }
+        let _ = told.send(Ok(places));
+        connection::accept(core, doors, stop).await;
+    });
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {

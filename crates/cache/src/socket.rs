@@ -3,17 +3,26 @@
 //! No timer is set for a read, since nearly each request waits for its bytes: a socket notes until when it waits, and once every
 //! [`TICK`] its thread ends those that waited too long. Such a read ends as if the client had closed. A write that stalls is rare,
 //! and has a timer.
+//!
+//! A connection by TLS is kept in a box ([`Secured`]), so that one without it is as small and as fast as it can be.
 
+use crate::secured::Secured;
+use crate::tls::Tls;
 use nix::sys::socket::{MsgFlags, Shutdown};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::future::Future as _;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, RawFd};
+#[cfg(feature = "grpc")]
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
+#[cfg(feature = "grpc")]
+use std::task::Context;
 use std::task::Poll;
 use std::time::Duration;
+#[cfg(feature = "grpc")]
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::TcpStream;
 
@@ -69,37 +78,116 @@ impl Patience {
     pub(crate) fn seat(&self, stream: TcpStream) -> Socket {
         let seat = Rc::new(Seat { socket: stream.as_raw_fd(), until: Cell::new(u32::MAX) });
         self.seats.borrow_mut().push(Rc::downgrade(&seat));
-        Socket { stream, seat, now: Rc::clone(&self.now) }
+        Socket { stream: Stream::Plain(stream), seat, now: Rc::clone(&self.now) }
     }
+}
+
+/// What bytes go through.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<Secured>),
 }
 
 /// The socket of a connection.
 pub(crate) struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     seat: Rc<Seat>,
     now: Rc<Cell<u32>>,
 }
 
 impl Socket {
-    /// The stream, for whoever has a patience of its own.
+    /// The same, from now on by TLS.
+    pub(crate) async fn by(self, tls: &Tls) -> std::io::Result<Self> {
+        let Self { stream, seat, now } = self;
+        let stream = match stream {
+            Stream::Plain(stream) => Stream::Tls(Box::new(Secured::handshake(tls, stream).await?)),
+            stream => stream,
+        };
+        Ok(Self { stream, seat, now })
+    }
+
+    /// Whether the client speaks TLS.
+    pub(crate) fn secure(&self) -> bool {
+        matches!(self.stream, Stream::Tls(_))
+    }
+
+    /// The stream, for whoever has a patience of its own; it begins with these bytes.
     #[cfg(feature = "grpc")]
-    pub(crate) fn into_stream(self) -> TcpStream {
-        self.stream
+    pub(crate) fn into_stream(self, begun: Vec<u8>) -> Whole {
+        Whole { begun, at: 0, stream: self.stream }
     }
 
     /// From now on its end tells the client that something broke off.
     pub(crate) fn end_abruptly(&self) {
-        let _ = self.stream.set_zero_linger();
+        let _ = match &self.stream {
+            Stream::Plain(stream) => stream.set_zero_linger(),
+            Stream::Tls(secured) => secured.stream.get_ref().0.set_zero_linger(),
+        };
+    }
+
+    /// The connection ends, and nothing broke off.
+    pub(crate) async fn end(&mut self) {
+        if let Stream::Tls(secured) = &mut self.stream {
+            secured.end().await;
+        }
     }
 
     /// Reads what there is room for; nothing when the client closed, or said nothing for so long.
     pub(crate) async fn read(&mut self, buffer: &mut Vec<u8>, within: Duration) -> std::io::Result<usize> {
         let Self { stream, seat, now } = self;
-        // unlike `try_read`, this knows after a short read that nothing is left, and saves asking once more
-        let mut read = std::pin::pin!(stream.read_buf(buffer));
+        match stream {
+            // unlike `try_read`, this knows after a short read that nothing is left, and saves asking once more
+            Stream::Plain(stream) => seat.wait(stream.read_buf(buffer), now, within).await,
+            Stream::Tls(secured) => match seat.wait(secured.stream.read_buf(buffer), now, within).await {
+                // requests say themselves where they end, so it does not matter that TLS did not
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
+                read => read,
+            },
+        }
+    }
+
+    /// Writes all of it.
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match &mut self.stream {
+            Stream::Plain(stream) => stream.write_all(bytes).await,
+            Stream::Tls(secured) => secured.write_both(bytes, &[]).await,
+        }
+    }
+
+    /// Writes a head, and the body behind it.
+    pub(crate) async fn write_both(&mut self, head: &[u8], body: &[u8]) -> std::io::Result<()> {
+        match &mut self.stream {
+            Stream::Plain(stream) => write_both(stream, head, body).await,
+            Stream::Tls(secured) => secured.write_both(head, body).await,
+        }
+    }
+
+    /// Writes a head, and a part of a file behind it: from the page cache as it is, where there is no TLS.
+    pub(crate) async fn write_file(
+        &mut self,
+        head: &[u8],
+        file: &File,
+        part: Range<u64>,
+    ) -> std::io::Result<()> {
+        match &mut self.stream {
+            Stream::Plain(stream) => write_file(stream, head, file, part).await,
+            Stream::Tls(secured) => secured.write_file(head, file, part).await,
+        }
+    }
+}
+
+impl Seat {
+    /// Waits for a read, and notes until when.
+    async fn wait(
+        &self,
+        read: impl Future<Output = std::io::Result<usize>>,
+        now: &Cell<u32>,
+        within: Duration,
+    ) -> std::io::Result<usize> {
+        let mut read = std::pin::pin!(read);
         std::future::poll_fn(|context| {
             let read = read.as_mut().poll(context);
-            seat.until.set(match read {
+            self.until.set(match read {
                 Poll::Pending => {
                     let ticks = within.as_secs().div_ceil(TICK.as_secs()) as u32;
                     // a part of this tick is over
@@ -111,67 +199,132 @@ impl Socket {
         })
         .await
     }
+}
 
-    /// Writes all of it.
-    pub(crate) async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.stream.write_all(bytes).await
-    }
-
-    /// Writes a head, and the body behind it.
-    pub(crate) async fn write_both(&self, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {
-        while !head.is_empty() || !body.is_empty() {
-            let parts = [IoSlice::new(head), IoSlice::new(body)];
-            let written = match self.stream.try_write_vectored(&parts) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    self.writable().await?;
-                    continue;
-                }
-                written => written?,
-            };
-            if written == 0 {
-                return Err(std::io::ErrorKind::WriteZero.into());
+async fn write_both(stream: &TcpStream, mut head: &[u8], mut body: &[u8]) -> std::io::Result<()> {
+    while !head.is_empty() || !body.is_empty() {
+        let parts = [IoSlice::new(head), IoSlice::new(body)];
+        let written = match stream.try_write_vectored(&parts) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                writable(stream).await?;
+                continue;
             }
-            let of_head = written.min(head.len());
-            head = &head[of_head..];
-            body = &body[written - of_head..];
+            written => written?,
+        };
+        if written == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
         }
-        Ok(())
+        let of_head = written.min(head.len());
+        head = &head[of_head..];
+        body = &body[written - of_head..];
     }
+    Ok(())
+}
 
-    /// Writes a head, and a part of a file behind it, from the page cache as it is.
-    pub(crate) async fn write_file(
-        &self,
-        mut head: &[u8],
-        file: &File,
-        part: Range<u64>,
-    ) -> std::io::Result<()> {
-        let stream = &self.stream;
-        let (mut at, end) = (part.start as i64, part.end as i64);
-        while !head.is_empty() || at < end {
-            let sent = stream.try_io(Interest::WRITABLE, || {
-                if head.is_empty() {
-                    let left = (end - at) as usize;
-                    return Ok(nix::sys::sendfile::sendfile(stream, file, Some(&mut at), left)?);
-                }
-                let more = if at < end { MORE } else { MsgFlags::empty() } | MsgFlags::MSG_NOSIGNAL;
-                let sent = nix::sys::socket::send(stream.as_raw_fd(), head, more)?;
-                head = &head[sent..];
-                Ok(sent)
-            });
-            match sent {
-                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.writable().await?,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+async fn write_file(
+    stream: &TcpStream,
+    mut head: &[u8],
+    file: &File,
+    part: Range<u64>,
+) -> std::io::Result<()> {
+    let (mut at, end) = (part.start as i64, part.end as i64);
+    while !head.is_empty() || at < end {
+        let sent = stream.try_io(Interest::WRITABLE, || {
+            if head.is_empty() {
+                let left = (end - at) as usize;
+                return Ok(nix::sys::sendfile::sendfile(stream, file, Some(&mut at), left)?);
             }
+            let more = if at < end { MORE } else { MsgFlags::empty() } | MsgFlags::MSG_NOSIGNAL;
+            let sent = nix::sys::socket::send(stream.as_raw_fd(), head, more)?;
+            head = &head[sent..];
+            Ok(sent)
+        });
+        match sent {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => writable(stream).await?,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        Ok(())
+    }
+    Ok(())
+}
+
+async fn writable(stream: &TcpStream) -> std::io::Result<()> {
+    let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+    tokio::time::timeout(STALLED, stream.writable()).await.map_err(stalled)?
+}
+
+/// The stream of a connection, from its first byte on.
+#[cfg(feature = "grpc")]
+pub(crate) struct Whole {
+    begun: Vec<u8>,
+    at: usize,
+    stream: Stream,
+}
+
+#[cfg(feature = "grpc")]
+impl AsyncRead for Whole {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let Self { begun, at, stream } = &mut *self;
+        let waiting = begun.get(*at..).unwrap_or_default();
+        if !waiting.is_empty() {
+            let some = waiting.len().min(buffer.remaining());
+            buffer.put_slice(&waiting[..some]);
+            *at += some;
+            return Poll::Ready(Ok(()));
+        }
+        match stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(secured) => Pin::new(&mut secured.stream).poll_read(context, buffer),
+        }
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl AsyncWrite for Whole {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Tls(secured) => Pin::new(&mut secured.stream).poll_write(context, bytes),
+        }
     }
 
-    async fn writable(&self) -> std::io::Result<()> {
-        let stalled = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
-        tokio::time::timeout(STALLED, self.stream.writable()).await.map_err(stalled)?
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Stream::Tls(secured) => Pin::new(&mut secured.stream).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(secured) => Pin::new(&mut secured.stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(secured) => Pin::new(&mut secured.stream).poll_shutdown(context),
+        }
     }
 }
 

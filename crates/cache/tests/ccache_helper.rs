@@ -31,6 +31,7 @@ fn settings(folder: &Path, address: SocketAddr, idle: Option<Duration>) -> Setti
         address: format!("http://{address}/p/main/-/ccache/"),
         token: None,
         token_file: Some(token_file),
+        ca_file: None,
         idle,
         unknown: vec!["colour".to_owned()],
     }

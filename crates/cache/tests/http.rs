@@ -1,4 +1,4 @@
-//! What callers may do over HTTP, protocol by protocol. *Protocol tests*: the requests are written by hand.
+//! What callers may do over HTTP, protocol by protocol, some of it by TLS too. *Protocol tests*: the requests are written by hand.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
@@ -7,17 +7,18 @@ mod support;
 use forgeyard_cache::store::sum::Sum;
 use forgeyard_cache::token::Access;
 use forgeyard_model::Digest;
+use support::tls::Way;
 use support::{Client, service, token, write_authority};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-#[test]
-fn fork_reads_what_main_wrote_and_writes_only_to_itself() {
+#[rstest::rstest]
+fn fork_reads_what_main_wrote_and_writes_only_to_itself(#[values(Way::Plain, Way::Tls)] way: Way) {
     let folder = folder();
-    let running = service(folder.path());
-    let mut client = Client::new(running.address);
+    let running = way.service(folder.path());
+    let mut client = way.client(folder.path(), &running);
     let (main, fork, other) =
         (token("p/main", Access::Write), token("p/pr/7", Access::Write), token("p/pr/8", Access::Write));
     assert_eq!(client.ask("PUT", "/p/main/-/kv/a", Some(&main), Some(b"main's")).status, 201);
@@ -84,11 +85,11 @@ fn what_may_not_be_redistributed_is_refused_to_strangers() {
     assert_eq!(client.ask("GET", "/cuda/-/kv/libcudnn", Some(&writer), None).status, 200);
 }
 
-#[test]
-fn revoked_token_stops_working_without_a_restart() {
+#[rstest::rstest]
+fn revoked_token_stops_working_without_a_restart(#[values(Way::Plain, Way::Tls)] way: Way) {
     let folder = folder();
-    let running = service(folder.path());
-    let mut client = Client::new(running.address);
+    let running = way.service(folder.path());
+    let mut client = way.client(folder.path(), &running);
     let writer = token("p/main", Access::Write);
     assert_eq!(client.ask("PUT", "/-/kv/x", Some(&writer), Some(b"x")).status, 201);
     write_authority(&folder.path().join("authority.json"), |authority| authority.epoch = 1);
@@ -115,11 +116,13 @@ fn first_writer_of_a_trusted_scope_wins_and_the_second_is_counted() {
     );
 }
 
-#[test]
-fn ranges_heads_chunks_and_large_entries_are_served_as_the_standard_says() {
+#[rstest::rstest]
+fn ranges_heads_chunks_and_large_entries_are_served_as_the_standard_says(
+    #[values(Way::Plain, Way::Tls)] way: Way,
+) {
     let folder = folder();
-    let running = service(folder.path());
-    let mut client = Client::new(running.address);
+    let running = way.service(folder.path());
+    let mut client = way.client(folder.path(), &running);
     let main = token("p/main", Access::Write);
     let large: Vec<u8> = (0..3_000_000u32).map(|at| (at * 7 % 253) as u8).collect();
     for (key, bytes) in [("small", &large[..1000]), ("large", &large[..])] {
@@ -166,10 +169,10 @@ fn ranges_heads_chunks_and_large_entries_are_served_as_the_standard_says() {
     assert_eq!(client.answer(false).status, 201);
 }
 
-#[test]
-fn traversal_and_smuggled_frames_are_refused() {
+#[rstest::rstest]
+fn traversal_and_smuggled_frames_are_refused(#[values(Way::Plain, Way::Tls)] way: Way) {
     let folder = folder();
-    let running = service(folder.path());
+    let running = way.service(folder.path());
     for request in [
         "GET /p/main/-/kv/../../secret HTTP/1.1\r\n\r\n",
         "GET /p/pr/7/%2e%2e/8/-/kv/x HTTP/1.1\r\n\r\n",
@@ -177,7 +180,7 @@ fn traversal_and_smuggled_frames_are_refused() {
         "PUT /-/kv/x HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         "\0\0\0\0",
     ] {
-        let mut client = Client::new(running.address);
+        let mut client = way.client(folder.path(), &running);
         client.send(request.as_bytes());
         assert_eq!(client.answer(false).status, 400, "{request:?}");
     }
@@ -191,11 +194,11 @@ fn action_result(digest: &str) -> Vec<u8> {
 }
 
 /// bazel#18696: Bazel before 7.4 never recovers from a result whose files are gone.
-#[test]
-fn bazel_18696_result_without_its_files_is_a_miss_and_is_dropped() {
+#[rstest::rstest]
+fn bazel_18696_result_without_its_files_is_a_miss_and_is_dropped(#[values(Way::Plain, Way::Tls)] way: Way) {
     let folder = folder();
-    let running = service(folder.path());
-    let mut client = Client::new(running.address);
+    let running = way.service(folder.path());
+    let mut client = way.client(folder.path(), &running);
     let main = token("p/main", Access::Write);
     let fork = token("p/pr/7", Access::Write);
     let (key, digest) = (Digest::of(b"action").hex(), Digest::of(b"x").hex());

@@ -1,7 +1,8 @@
 //! The build cache for the control plane's pages: asked over HTTP, as everybody asks it, with a token that is made for each
 //! question in the name of the person who asks.
 
-use crate::commands::cache::{ADDRESS, Admin, claims};
+use crate::cache_address;
+use crate::commands::cache::{Admin, claims};
 use crate::config::CacheConfig;
 use anyhow::Result;
 use forgeyard_api::cache::{
@@ -25,18 +26,21 @@ const LIFE: Duration = Duration::from_secs(60);
 pub struct AdminPort {
     data: PathBuf,
     address: String,
+    /// The address for others.
+    shown: String,
 }
 
 impl AdminPort {
     /// The cache that is configured so, beside this data.
-    pub fn new(data: PathBuf, config: &CacheConfig) -> Self {
-        let listen = config.listen.map_or_else(|| ADDRESS.to_owned(), |listen| listen.to_string());
-        Self { data, address: format!("http://{listen}") }
+    pub fn new(data: PathBuf, config: &CacheConfig) -> Result<Self> {
+        let address = cache_address::of_this_host(config)?;
+        let shown = if config.tls.is_some() { cache_address::of_jobs(config)? } else { address.clone() };
+        Ok(Self { data, address, shown })
     }
 
     fn admin(&self, by: &str) -> Result<Admin> {
         let (claims, key) = claims(&self.data, "admin", by, Access::Admin, LIFE)?;
-        Admin::new(&self.address, token::mint(&claims, &key)?)
+        Admin::new(&self.address, token::mint(&claims, &key)?, None)
     }
 
     async fn ask(
@@ -128,7 +132,7 @@ impl CacheAdmin for AdminPort {
         let stat: Stat = read(&get("stat").await?)?;
         let reports = get("check").await?.lines().map(read).collect::<Result<Vec<Report>, _>>()?;
         Ok(CacheView {
-            address: self.address.clone(),
+            address: self.shown.clone(),
             disk_bytes: stat.totals.disk_bytes,
             capacity_bytes: stat.capacity_bytes,
             entries: stat.totals.names,

@@ -109,25 +109,7 @@ impl FarmTokens {
         if !config.jobs.unwrap_or(true) {
             return Ok(None);
         }
-        let listen = config.listen.map_or_else(
-            || crate::commands::cache::ADDRESS.to_owned(),
-            |listen| {
-                let ip = if listen.ip().is_unspecified() {
-                    "127.0.0.1".to_owned()
-                } else {
-                    listen.ip().to_string()
-                };
-                format!("{ip}:{}", listen.port())
-            },
-        );
-        let address = config.address.clone().unwrap_or_else(|| format!("http://{listen}"));
-        if !address.starts_with("http://") && !address.starts_with("https://") {
-            return Err(Wrong::new(format!(
-                "`address` of [cache] is `{address}`, which is no http or https address"
-            ))
-            .fix("write for example \"http://cache.example.org:8420\"")
-            .into());
-        }
+        let address = crate::cache_address::of_jobs(config)?;
         Ok(Some(Self {
             data: data.to_owned(),
             address,

@@ -87,6 +87,11 @@ pub struct FileConfig {
 pub struct CacheConfig {
     /// Where to listen.
     pub listen: Option<SocketAddr>,
+    /// With TLS: where programs and jobs of this host reach the cache without it. A loopback address; by default the port
+    /// after that of `listen`.
+    pub local_listen: Option<SocketAddr>,
+    /// TLS by files.
+    pub tls: Option<Tls>,
     /// Most disk that it takes, in GiB.
     pub capacity_gib: Option<u64>,
     /// Largest entry, in MiB.

@@ -8,6 +8,7 @@ use forgeyard_formats::{access, toml_text};
 
 const GITHUB: &str = include_str!("../../../docs/github.md");
 const QUEUE: &str = include_str!("../../../docs/queue.md");
+const CACHE: &str = include_str!("../../../docs/cache.md");
 const CACHE_JOBS: &str = include_str!("../../../docs/cache-jobs.md");
 const CACHE_PREWARM: &str = include_str!("../../../docs/cache-prewarm.md");
 const PAGES: [(&str, &str); 6] = [
@@ -71,6 +72,20 @@ fn a_bare_machine_comes_to_its_first_green_job_in_five_commands() {
     for needed in ["forge connect github", "install-runner.sh", "forgeyard up", "forge doctor", "git push"] {
         assert!(counted.iter().any(|command| command.contains(needed)), "{needed} is missing in {first}");
     }
+}
+
+#[test]
+fn tls_of_the_page_about_the_cache_is_read_and_its_address_fits() {
+    let found: Vec<String> =
+        blocks(CACHE, "toml").into_iter().filter(|block| block.contains("[cache.tls]")).collect();
+    let [text] = found.try_into().unwrap();
+    let config = toml_text::read::<FileConfig>("docs/cache.md", &text).unwrap().cache.unwrap();
+    let tls = crate::cache_address::tls(&config).unwrap().unwrap();
+    assert_eq!(
+        (tls.certificate.file_name().unwrap(), tls.local),
+        ("chain.pem".as_ref(), config.local_listen)
+    );
+    assert!(crate::cache_address::of_jobs(&config).unwrap().starts_with("https://"));
 }
 
 #[test]

@@ -199,10 +199,10 @@ async fn bind(address: SocketAddr, setting: &str) -> Result<TcpListener> {
     })
 }
 
-/// Where the services of this host reach a farm that speaks TLS: as configured, else one port further.
+/// Where programs of this host reach a farm, or a cache, that speaks TLS: as configured, else one port further.
 ///
 /// The port must be the same after a restart, because agents of machines that run go on calling it.
-fn beside(configured: Option<SocketAddr>, listen: SocketAddr) -> Result<SocketAddr> {
+pub fn beside(configured: Option<SocketAddr>, listen: SocketAddr) -> Result<SocketAddr> {
     if let Some(local) = configured {
         if !local.ip().is_loopback() {
             return Err(Wrong::new(format!(
@@ -222,7 +222,7 @@ fn beside(configured: Option<SocketAddr>, listen: SocketAddr) -> Result<SocketAd
 }
 
 /// How the farm is reached from this machine.
-fn loopback(address: SocketAddr) -> SocketAddr {
+pub fn loopback(address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { address }
 }
 
@@ -370,7 +370,9 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
         cache_admin: file
             .cache
             .as_ref()
-            .map(|config| Arc::new(AdminPort::new(args.data.clone(), config)) as Arc<dyn CacheAdmin>),
+            .map(|config| AdminPort::new(args.data.clone(), config))
+            .transpose()?
+            .map(|port| Arc::new(port) as Arc<dyn CacheAdmin>),
         rules: rules.map(|rules| Arc::new(rules) as Arc<dyn RuleSource>),
         forges: connect::connections(&file.forges, &Clock::system())?,
         webhook_secret: file.webhook_secret()?,

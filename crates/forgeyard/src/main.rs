@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a binary has no outside; `pub` here means: of this module for others")]
 
 mod args;
+mod cache_address;
 mod cache_admin;
 mod cache_tokens;
 mod commands;

@@ -94,6 +94,7 @@ pub(crate) fn serve_if_asked(public: bool) {
     std::fs::write(&authority, serde_json::to_vec(&snapshot).unwrap()).unwrap();
     let running = start(Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        tls: None,
         store: Config { compression: Compression { on: compress, ..Compression::default() }, ..store },
         authority,
         largest: 1 << 30,

@@ -29,6 +29,7 @@ use crate::action::EMPTY;
 use crate::exchange::{Access, add, refusal};
 use crate::scope::ScopePath;
 use crate::service::Core;
+use crate::socket::Whole;
 use crate::store::{Provenance, StoreError};
 use crate::surface::Surface;
 use client::ClientTool;
@@ -37,13 +38,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prost::Message;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io::Cursor;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status};
@@ -203,11 +201,9 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Here {
     }
 }
 
-/// Serves a connection that began with these bytes.
-pub(crate) async fn serve(core: Arc<Core>, stream: TcpStream, begun: Vec<u8>, peer: SocketAddr) {
+/// Serves a connection.
+pub(crate) async fn serve(core: Arc<Core>, stream: Whole, peer: SocketAddr) {
     let shared = Arc::new(Shared { core, peer, met: Mutex::default() });
-    let (reader, writer) = stream.into_split();
-    let io = tokio::io::join(Cursor::new(begun).chain(reader), writer);
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(call(shared, request).await) }
@@ -221,7 +217,7 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TcpStream, begun: Vec<u8>, pe
         .initial_connection_window_size(8 << 20)
         .max_frame_size(64 << 10)
         .max_send_buf_size(1 << 20)
-        .serve_connection(TokioIo::new(io), service)
+        .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
         // a client that goes away is no fault of the server

@@ -47,6 +47,14 @@ pub enum HelperError {
     /// The HTTP client.
     #[error("making the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
+    /// The file of the attribute `@ca-file`.
+    #[error("the certificate authority {}: {reason}", path.display())]
+    Authority {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 struct Helper {
@@ -93,12 +101,22 @@ fn listen(settings: &Settings) -> Result<UnixListener, HelperError> {
 /// Runs a helper until it is told to stop or nobody asked for long enough.
 pub async fn run(settings: Settings) -> Result<(), HelperError> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder()
+    let mut client = reqwest::Client::builder()
         .connect_timeout(CONNECT)
         .read_timeout(ANSWER)
         .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("forgeyard-ccache-helper/", env!("CARGO_PKG_VERSION")))
-        .build()?;
+        .user_agent(concat!("forgeyard-ccache-helper/", env!("CARGO_PKG_VERSION")));
+    if let Some(path) = &settings.ca_file {
+        let wrong = |reason: String| HelperError::Authority { path: path.clone(), reason };
+        let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+        let trusted =
+            reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
+        if trusted.is_empty() {
+            return Err(wrong("it holds no certificate".to_owned()));
+        }
+        client = client.tls_certs_merge(trusted);
+    }
+    let client = client.build()?;
     let listener = listen(&settings)?;
     let helper = Arc::new(Helper {
         client,

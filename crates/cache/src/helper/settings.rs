@@ -18,6 +18,8 @@ pub struct Settings {
     pub token: Option<Secret>,
     /// File with the token; read for each request, so that a new one is used at once.
     pub token_file: Option<PathBuf>,
+    /// File with a further certificate authority to trust, PEM.
+    pub ca_file: Option<PathBuf>,
     /// The helper ends after so long without a request; never when nothing.
     pub idle: Option<Duration>,
     /// Attributes that mean nothing here; ccache logs that.
@@ -47,13 +49,15 @@ impl Settings {
         let endpoint = PathBuf::from(needed("CRSH_IPC_ENDPOINT")?);
         let url = needed("CRSH_URL")?;
         let seconds = number("CRSH_IDLE_TIMEOUT")?;
-        let (mut token, mut token_file, mut tls, mut unknown) = (None, None, false, Vec::new());
+        let (mut token, mut token_file, mut ca_file, mut tls) = (None, None, None, false);
+        let mut unknown = Vec::new();
         for at in 0..number("CRSH_NUM_ATTR")?.min(MOST as u64) {
             let Some(name) = variable(&format!("CRSH_ATTR_KEY_{at}")) else { continue };
             let value = variable(&format!("CRSH_ATTR_VALUE_{at}")).unwrap_or_default();
             match name.trim_start_matches('@') {
                 "bearer-token" => token = Some(Secret::new(value)),
                 "bearer-token-file" => token_file = Some(PathBuf::from(value)),
+                "ca-file" => ca_file = Some(PathBuf::from(value)),
                 "tls" => tls = value == "true",
                 _ => unknown.push(name),
             }
@@ -65,7 +69,7 @@ impl Settings {
             ));
         };
         let idle = (seconds > 0).then(|| Duration::from_secs(seconds));
-        Ok(Self { endpoint, address, token, token_file, idle, unknown })
+        Ok(Self { endpoint, address, token, token_file, ca_file, idle, unknown })
     }
 }
 
@@ -101,12 +105,14 @@ mod tests {
             ("CRSH_IPC_ENDPOINT", "/run/s"),
             ("CRSH_URL", "forgeyard://cache:8420/iree/main"),
             ("CRSH_IDLE_TIMEOUT", "30"),
-            ("CRSH_NUM_ATTR", "3"),
+            ("CRSH_NUM_ATTR", "4"),
             ("CRSH_ATTR_KEY_0", "bearer-token"),
             ("CRSH_ATTR_VALUE_0", "fyc_secret"),
             ("CRSH_ATTR_KEY_1", "@tls"),
             ("CRSH_ATTR_VALUE_1", "true"),
             ("CRSH_ATTR_KEY_2", "colour"),
+            ("CRSH_ATTR_KEY_3", "@ca-file"),
+            ("CRSH_ATTR_VALUE_3", "/etc/ca.pem"),
         ])
         .unwrap();
         assert_eq!(settings.address, "https://cache:8420/iree/main/-/ccache/");
@@ -114,6 +120,7 @@ mod tests {
             (settings.idle, &settings.unknown[..]),
             (Some(Duration::from_secs(30)), &["colour".to_owned()][..])
         );
+        assert_eq!(settings.ca_file, Some(PathBuf::from("/etc/ca.pem")));
         assert!(!format!("{settings:?}").contains("fyc_secret"));
         assert_eq!(address("forgeyard://cache", false).unwrap(), "http://cache/-/ccache/");
         assert_eq!(address("http://cache/p/-/ccache/", false).unwrap(), "http://cache/p/-/ccache/");

@@ -88,6 +88,7 @@ fn the_service() {
     });
     let running = start(Options {
         listen: say("SOAK_LISTEN").parse().unwrap(),
+        tls: None,
         store: Config {
             durability,
             capacity,

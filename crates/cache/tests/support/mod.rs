@@ -7,6 +7,7 @@ pub mod narinfo;
 pub mod nix;
 pub mod programs;
 pub mod sick;
+pub mod tls;
 
 use ed25519_dalek::SigningKey;
 use forgeyard_cache::authority::{Snapshot, public_text};
@@ -89,6 +90,7 @@ pub fn options(folder: &Path, durability: Durability) -> Options {
     write_authority(&authority, |_| {});
     Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        tls: None,
         store: Config { durability, ..Config::new(folder.join("store")) },
         authority,
         largest: 64 << 20,
@@ -107,6 +109,7 @@ pub struct Answer {
 /// A connection that is kept.
 pub struct Client {
     pub stream: TcpStream,
+    tls: Option<rustls::ClientConnection>,
     rest: Vec<u8>,
 }
 
@@ -115,11 +118,26 @@ impl Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, rest: Vec::new() }
+        Self { stream, tls: None, rest: Vec::new() }
+    }
+
+    /// The same by TLS.
+    pub fn by(address: SocketAddr, tls: rustls::ClientConnection) -> Self {
+        Self { tls: Some(tls), ..Self::new(address) }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> usize {
+        match &mut self.tls {
+            None => self.stream.read(buffer).unwrap(),
+            Some(tls) => rustls::Stream::new(tls, &mut self.stream).read(buffer).unwrap(),
+        }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+        match &mut self.tls {
+            None => self.stream.write_all(bytes).unwrap(),
+            Some(tls) => rustls::Stream::new(tls, &mut self.stream).write_all(bytes).unwrap(),
+        }
     }
 
     pub fn ask(&mut self, method: &str, path: &str, token: Option<&str>, body: Option<&[u8]>) -> Answer {
@@ -141,7 +159,7 @@ impl Client {
             if let Some(end) = self.rest.windows(4).position(|w| w == b"\r\n\r\n") {
                 break end + 4;
             }
-            let read = self.stream.read(&mut buffer).unwrap();
+            let read = self.read(&mut buffer);
             assert!(read > 0, "the connection ended: {}", String::from_utf8_lossy(&self.rest));
             self.rest.extend_from_slice(&buffer[..read]);
         };
@@ -150,7 +168,7 @@ impl Client {
         let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
         let length = if bare { 0 } else { length.map_or(0, |text| text.parse().unwrap()) };
         while self.rest.len() < length {
-            let read = self.stream.read(&mut buffer).unwrap();
+            let read = self.read(&mut buffer);
             assert!(read > 0, "the body ended early");
             self.rest.extend_from_slice(&buffer[..read]);
         }

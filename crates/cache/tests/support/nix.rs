@@ -52,7 +52,7 @@ impl Nix {
         let netrc =
             token.map_or_else(String::new, |token| format!("machine 127.0.0.1 login any password {token}\n"));
         fs_err::write(folder.join("netrc"), netrc).unwrap();
-        Place { folder, nix: self.clone() }
+        Place { folder, nix: self.clone(), ca: None }
     }
 
     /// Whether derivations are built in a sandbox here; says why when they are not.
@@ -78,6 +78,8 @@ pub fn derivation(name: &str, script: &str, more: &str) -> String {
 /// A store, with a home and the token of its user.
 pub struct Place {
     pub folder: PathBuf,
+    /// An authority that it trusts.
+    pub ca: Option<PathBuf>,
     nix: Nix,
 }
 
@@ -90,6 +92,14 @@ impl Place {
             self.folder.join("netrc").display()
         );
         let mut command = Command::new(program);
+        let config = match (&self.ca, self.nix.modern) {
+            (Some(ca), true) => format!("{config}\nssl-cert-file = {}", ca.display()),
+            (Some(ca), false) => {
+                command.env("NIX_SSL_CERT_FILE", ca);
+                config
+            }
+            (None, _) => config,
+        };
         command.env("NIX_CONFIG", config);
         command.env("HOME", &self.folder).env("XDG_CACHE_HOME", self.folder.join("cache"));
         command

@@ -3,11 +3,13 @@
 //! Beside the farm's data lies the folder `cache`: `token.key` (who has it can make tokens), `authority.json` (what the
 //! cache goes by), `live.json` (attempts whose tokens hold) and `store`. The scopes come from `[cache]` in forgeyard.toml.
 
+use crate::cache_address;
 use crate::config::{CacheConfig, FileConfig, HostSize};
 use crate::output::{self, Wrong, table_or};
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use ed25519_dalek::SigningKey;
+use forgeyard_api::client::HttpOptions;
 use forgeyard_cache::admin::{Removed, Stat};
 use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::budget::{Report, Verdict};
@@ -15,7 +17,7 @@ use forgeyard_cache::helper::{self, settings::Settings};
 use forgeyard_cache::identity::Minter;
 use forgeyard_cache::readers::Reading;
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
-use forgeyard_cache::service::{self, Options, Running};
+use forgeyard_cache::service::{self, Options, Running, ServiceError};
 use forgeyard_cache::signature::with_keys;
 use forgeyard_cache::store::Listed;
 use forgeyard_cache::store::log::Config;
@@ -32,8 +34,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the cache listens when nothing else is said.
-pub const ADDRESS: &str = "127.0.0.1:8420";
 /// Id of the key that signs tokens.
 pub const KEY: &str = "farm";
 
@@ -51,9 +51,12 @@ pub struct PlaceArgs {
 /// How the cache is reached by those who look after it.
 #[derive(Args, Clone)]
 pub struct AdminArgs {
-    /// Address of the cache.
-    #[arg(long, env = "FORGEYARD_CACHE_URL", default_value = "http://127.0.0.1:8420", value_name = "URL")]
-    cache: String,
+    /// Address of the cache; by default where the configuration says that it listens, else http://127.0.0.1:8420.
+    #[arg(long, env = "FORGEYARD_CACHE_URL", value_name = "URL")]
+    cache: Option<String>,
+    /// Further certificate authority to trust, PEM.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -247,10 +250,11 @@ fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
                 "make one with `nix key generate-secret` and name its file as `sign-key-file` of the scope",
             )
         })?;
-    let listen = config.listen.map_or_else(|| ADDRESS.to_owned(), |listen| listen.to_string());
+    let address = cache_address::of_jobs(config)?;
+    let address = address.trim_end_matches('/');
     let public = signer.public();
     Ok(format!(
-        "{public}\n\nnix.conf of whoever reads:\nextra-substituters = http://{listen}/{scope}/-/nix\n\
+        "{public}\n\nnix.conf of whoever reads:\nextra-substituters = {address}/{scope}/-/nix\n\
          extra-trusted-public-keys = {public}\n"
     ))
 }
@@ -272,10 +276,9 @@ pub fn start(
         snapshot.forget_ended(Clock::system().now());
         Ok(true)
     })?;
-    let listen = match config.listen {
-        Some(listen) => listen,
-        None => ADDRESS.parse()?,
-    };
+    if let Some(warning) = cache_address::warning(config)? {
+        eprintln!("warning: {warning}");
+    }
     let mut store = Config::new(folder(data).join("store"));
     store.capacity = config.capacity_gib.unwrap_or(50) << 30;
     store.durability = config.durability.unwrap_or(store.durability);
@@ -289,7 +292,8 @@ pub fn start(
     };
     let clock = Clock::system();
     let options = Options {
-        listen,
+        listen: cache_address::listen(config)?,
+        tls: cache_address::tls(config)?,
         store,
         authority,
         largest: config.largest_mib.unwrap_or(8 << 10) << 20,
@@ -297,7 +301,13 @@ pub fn start(
         scrub_bytes: service::SCRUB_BYTES,
         clock: Arc::new(move || clock.now()),
     };
-    let mut running = service::start_with(options, Some(Minter { id: KEY.to_owned(), key }))?;
+    let started = service::start_with(options, Some(Minter { id: KEY.to_owned(), key }));
+    let mut running = started.map_err(|error| match error {
+        ServiceError::Tls(error) => {
+            anyhow::Error::from(Wrong::new(error.to_string()).fix(format!("{} ([cache.tls])", error.fix())))
+        }
+        error => error.into(),
+    })?;
     if let Some(price) = price {
         running.price(price);
     }
@@ -306,7 +316,13 @@ pub fn start(
         let started = running.warm(config.warm.clone(), folder(data).join("mirrors"));
         started.map_err(|error| Wrong::new(error.to_string()).fix(fix))?;
     }
-    println!("cache:   http://{}/", running.address);
+    match running.local {
+        Some(local) => {
+            println!("cache:   https://{}/", running.address);
+            println!("         http://{local}/ on this host");
+        }
+        None => println!("cache:   http://{}/", running.address),
+    }
     Ok(running)
 }
 
@@ -355,14 +371,22 @@ impl AdminArgs {
                 token::mint(&claims, &key)?
             }
         };
-        Admin::new(&self.cache, token)
+        let cache = match &self.cache {
+            Some(cache) => cache.clone(),
+            None => {
+                let file = FileConfig::read(self.place.config.as_deref())?;
+                cache_address::of_this_host(&file.cache.unwrap_or_default())?
+            }
+        };
+        Admin::new(&cache, token, self.ca_file.clone())
     }
 }
 
 impl Admin {
     /// Of the cache at this address.
-    pub(crate) fn new(cache: &str, token: Secret) -> Result<Self> {
-        let client = forgeyard_api::client::http::build(&forgeyard_api::client::HttpOptions::default())?;
+    pub(crate) fn new(cache: &str, token: Secret, ca_file: Option<PathBuf>) -> Result<Self> {
+        let options = HttpOptions { ca_file, ..HttpOptions::default() };
+        let client = forgeyard_api::client::http::build(&options)?;
         Ok(Self { url: format!("{}/-/admin", cache.trim_end_matches('/')), token, client })
     }
 
