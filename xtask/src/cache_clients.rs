@@ -3,8 +3,10 @@
 //! - **Trees.** C: the sources of zstd. Rust: tokio, hyper, clap, regex and serde_json with all that they need, about a minute on two
 //!   quiet cores. Both as this workspace's own lock file pins them, by checksum, so nothing is fetched for the bench.
 //! - **Clients.** ccache, sccache, Bazel (a `genrule` for each object) and Nix 2.26 (a derivation for each object) on the C tree,
-//!   sccache on the Rust tree, each by way of `forgeyard cache relay`, as in a job of a farm. The server is the program of this checkout in its development profile.
-//! - **Situations.** none, cold, warm, fork (its own scope is empty, main is warm), stranger (no token, main is public), dead
+//!   sccache on the Rust tree, each by way of `forgeyard cache relay`, as in a job of a farm. Server and relay are built as a release is, which takes long
+//!   the first time; `FORGEYARD_PROGRAM` names another one.
+//! - **Situations.** none (before and after the others, since a machine is not the same for half an hour: their mean counts), alone (ccache
+//!   and sccache with nothing but an empty folder on this disk: what they cost themselves), cold, warm, fork (its own scope is empty, main is warm), stranger (no token, main is public), dead
 //!   (nobody listens), hung (it takes connections and says nothing), 5xx, dies (killed with half of a cold build done).
 //!
 //! `FORGEYARD_BENCH_ONLY=ccache` takes the clients with this in their name, `FORGEYARD_BENCH_SMALL=1` a part of each tree (regex
@@ -23,6 +25,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// How often a warm build and that of a fork are measured.
+const SHORT: usize = 3;
 
 /// What is built with what.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,6 +62,17 @@ impl Client {
             Client::SccacheC | Client::SccacheRust => "sccache",
         }
     }
+}
+
+/// What a build has.
+#[derive(Clone, Copy)]
+enum With<'a> {
+    /// The compilers.
+    Nothing,
+    /// Its client, which keeps what it makes in a folder.
+    Itself,
+    /// Its client, with a relay that is started with these arguments.
+    Relay(&'a [&'a str]),
 }
 
 /// How it went.
@@ -101,11 +117,6 @@ fn spent() -> f64 {
     fields.skip(13).take(2).filter_map(|text| text.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Whether only a part of each tree is built, for a look in a few minutes.
-fn small() -> bool {
-    std::env::var_os("FORGEYARD_BENCH_SMALL").is_some()
-}
-
 fn find(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let clients = std::env::var("FORGEYARD_CLIENTS").unwrap_or_else(|_| "/opt/forgeyard/clients".to_owned());
@@ -113,15 +124,15 @@ fn find(program: &str) -> Option<PathBuf> {
     places.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Where cargo keeps the sources of a package of the lock file.
-fn sources(root: &Path, package: &str) -> Result<PathBuf> {
-    let arguments = ["metadata", "--format-version", "1", "--offline"];
-    let output = crate::cargo::command(root, &arguments).stderr(Stdio::inherit()).output()?;
-    let all: serde_json::Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
-    let found = all["packages"].as_array().into_iter().flatten().find(|one| one["name"] == package);
-    let manifest = found.and_then(|one| one["manifest_path"].as_str());
-    let manifest = manifest.with_context(|| format!("{package} is not in the lock file"))?;
-    Ok(Path::new(manifest).parent().unwrap_or(root).to_owned())
+/// The program, built as a release is but for the names in it.
+fn released(root: &Path) -> Result<PathBuf> {
+    let arguments = ["build", "--quiet", "--profile", "measure", "--package", "forgeyard"];
+    if !crate::cargo::command(root, &arguments).status().context("cannot start cargo")?.success() {
+        bail!("the program does not build");
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder));
+    Ok(target.join("measure/forgeyard"))
 }
 
 /// The whole bench.
@@ -130,10 +141,10 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
     std::fs::create_dir_all(&folder.0)?;
     let program = match std::env::var_os("FORGEYARD_PROGRAM") {
         Some(program) => PathBuf::from(program),
-        None => crate::idle::built(root)?,
+        None => released(root)?,
     };
     let bench = Bench { root, program, sccache: find("sccache"), folder: folder.0.clone() };
-    bench.c_tree()?;
+    crate::cache_trees::c_tree(root, &bench.folder)?;
     let (mut figures, mut failed) = (Vec::new(), None);
     let only = std::env::var("FORGEYARD_BENCH_ONLY").unwrap_or_default();
     let chosen: Vec<Client> =
@@ -159,72 +170,19 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
 }
 
 impl Bench<'_> {
-    /// Copies the sources of zstd, and writes a file for make: every object as it is, and with -fPIC, as for a library.
-    fn c_tree(&self) -> Result<()> {
-        let zstd = sources(self.root, "zstd-sys")?.join("zstd/lib");
-        let (mut objects, mut rules) = (Vec::new(), String::new());
-        // the same for Bazel, which wants its sources below its workspace, and for Nix, which brings them into its store
-        let (mut genrules, mut derivations) = (String::new(), String::new());
-        let workspace = self.folder.join("workspace");
-        copy(&zstd, &workspace.join("zstd"))?;
-        std::fs::write(workspace.join("WORKSPACE"), "")?;
-        let parts = ["common", "decompress", "dictBuilder", "deprecated", "compress", "legacy"];
-        for part in if small() { &parts[..4] } else { &parts[..] } {
-            let Ok(entries) = std::fs::read_dir(zstd.join(part)) else { continue };
-            for path in entries.flatten().map(|entry| entry.path()) {
-                let (Some(name), true) = (path.file_stem(), path.extension().is_some_and(|end| end == "c"))
-                else {
-                    continue;
-                };
-                for (kind, flag) in
-                    [("static", ""), ("shared", "-fPIC")].into_iter().take(if small() { 1 } else { 2 })
-                {
-                    let object = format!("$(OUT)/{part}-{}.{kind}.o", name.to_string_lossy());
-                    let _ = writeln!(
-                        rules,
-                        "{object}:\n\t$(CC) -O3 {flag} -DZSTD_LEGACY_SUPPORT=1 -DZSTD_MULTITHREAD -DZSTD_DISABLE_ASM \
-                         -I{0} -I{0}/common -c {1} -o $@",
-                        zstd.display(),
-                        path.display()
-                    );
-                    objects.push(object);
-                    let file = format!("zstd/{part}/{}.c", name.to_string_lossy());
-                    let flags =
-                        format!("-O3 {flag} -DZSTD_LEGACY_SUPPORT=1 -DZSTD_MULTITHREAD -DZSTD_DISABLE_ASM");
-                    let object = format!("{part}-{}.{kind}.o", name.to_string_lossy());
-                    let _ = writeln!(
-                        genrules,
-                        "genrule(name = \"{object}-rule\", srcs = [\"{file}\", \":headers\"], outs = [\"{object}\"], \
-                         cmd = \"gcc {flags} -Izstd -Izstd/common -c $(location {file}) -o $@\")"
-                    );
-                    let _ = writeln!(derivations, "  (object \"{object}\" \"{flags}\" \"{file}\")");
-                }
-            }
-        }
-        if objects.len() < 10 {
-            bail!("{} holds no sources of zstd", zstd.display());
-        }
-        let text = format!("all: {}\n{rules}", objects.join(" "));
-        std::fs::write(self.folder.join("zstd.mk"), text)?;
-        let headers = "filegroup(name = \"headers\", srcs = glob([\"zstd/**/*.h\"]))\n";
-        std::fs::write(workspace.join("BUILD"), format!("{headers}{genrules}"))?;
-        let nix = format!(
-            "let\n  source = builtins.path {{ path = {}; name = \"zstd\"; }};\n  object = name: flags: file: derivation {{\n    \
-             inherit name; system = \"x86_64-linux\"; builder = \"/bin/sh\";\n    args = [ \"-c\" \
-             \"export PATH=/usr/bin; cd ${{source}}/..; gcc ${{flags}} -I${{source}} -I${{source}}/common \
-             -c ${{source}}/${{builtins.substring 5 1000 file}} -o $out\" ];\n  }};\nin [\n{derivations}]\n",
-            workspace.join("zstd").display()
-        );
-        Ok(std::fs::write(self.folder.join("zstd.nix"), nix)?)
-    }
-
     /// The script of one build.
-    fn script(&self, client: Client, cached: bool) -> Result<PathBuf> {
+    fn script(&self, client: Client, with: With<'_>) -> Result<PathBuf> {
+        let cached = !matches!(with, With::Nothing);
         let here = self.folder.display();
         let sccache = self.sccache.as_deref().unwrap_or(Path::new("sccache")).display();
         let mut text = format!(
             "set -e\nrm -rf {here}/out {here}/target\nmkdir -p {here}/out\nexport CCACHE_DIR={here}/out/ccache\n"
         );
+        if matches!(with, With::Itself) {
+            // as the relay does it: a socket of its own
+            let _ =
+                writeln!(text, "export SCCACHE_DIR={here}/out/sccache SCCACHE_SERVER_UDS={here}/out/socket");
+        }
         let server = cached && matches!(client, Client::SccacheC | Client::SccacheRust);
         if server {
             // In the foreground and waited for, so that its time is counted.
@@ -235,7 +193,11 @@ impl Bench<'_> {
             );
         }
         let make = |compiler: &str| format!("make -s -j2 -f {here}/zstd.mk OUT={here}/out 'CC={compiler}'\n");
-        let packages = if small() { "-p regex" } else { "-p tokio -p hyper -p clap -p regex -p serde_json" };
+        let packages = if crate::cache_trees::small() {
+            "-p regex"
+        } else {
+            "-p tokio -p hyper -p clap -p regex -p serde_json"
+        };
         text += &match client {
             Client::Ccache => make(if cached { "ccache gcc" } else { "gcc" }),
             Client::SccacheC if cached => make(&format!("{sccache} gcc")),
@@ -287,19 +249,20 @@ impl Bench<'_> {
         )
     }
 
-    /// One build; `relay` are the arguments of the relay, when it has a cache.
-    fn build(&self, client: Client, relay: Option<&[&str]>) -> Result<Went> {
-        let script = self.script(client, relay.is_some())?;
-        let mut command = match relay {
-            None => Command::new("sh"),
-            Some(arguments) => {
+    /// One build.
+    fn build(&self, client: Client, with: With<'_>) -> Result<Went> {
+        let script = self.script(client, with)?;
+        let mut command = match with {
+            With::Nothing | With::Itself => Command::new("sh"),
+            With::Relay(arguments) => {
                 let mut command = Command::new(&self.program);
                 command.args(["cache", "relay"]).args(arguments).args(["--", "sh"]);
                 command
             }
         };
         // where the relay has the scope that is addressed, for who pushes
-        let scope = relay.and_then(|all| all.iter().skip_while(|word| **word != "--scope").nth(1));
+        let relay = if let With::Relay(arguments) = with { arguments } else { &[] };
+        let scope = Some(relay).and_then(|all| all.iter().skip_while(|word| **word != "--scope").nth(1));
         std::fs::write(
             self.folder.join("place"),
             scope.map_or("-".to_owned(), |scope| format!("{scope}/-")),
@@ -331,27 +294,33 @@ impl Bench<'_> {
         Ok(all.as_array().map_or(0, Vec::len))
     }
 
-    fn client(&self, client: Client, figures: &mut Vec<Figure>) -> Result<()> {
+    /// A cache of its own in this folder, and its address.
+    fn serve(&self, data: &str) -> Result<(Running, String)> {
         let config = self.folder.join("forgeyard.toml");
         let text = "[cache]\nlisten = \"127.0.0.1:0\"\ncapacity-gib = 4\n\
                     [[cache.scopes]]\npath = \"p/main\"\ntrusted = true\nread = \"public\"\n\
                     [[cache.scopes]]\npath = \"p/pr\"\nfamily = true\nparents = [\"p/main\"]\n\
                     [[cache.scopes]]\npath = \"p/other\"\n";
         std::fs::write(&config, text)?;
-        let data = self.folder.join("data");
-        let _ = std::fs::remove_dir_all(&data);
-        let data = data.display().to_string();
+        let _ = std::fs::remove_dir_all(data);
         let mut server = Command::new(&self.program);
-        server.args(["cache", "run", "--data", &data, "--config"]).arg(&config).env("FORGEYARD_LOG", "warn");
+        server.args(["cache", "run", "--data", data, "--config"]).arg(&config).env("FORGEYARD_LOG", "warn");
         let mut server = Running(server.stdout(Stdio::piped()).spawn()?);
         let out = server.0.stdout.take().context("no output")?;
         let mut heard = BufReader::new(out).lines().map_while(Result::ok);
         let url = heard
             .find_map(|line| Some(format!("http://{}", line.split_once("http://")?.1.trim_end_matches('/'))));
-        let url = url.context("the cache does not start")?;
+        Ok((server, url.context("the cache does not start")?))
+    }
 
-        eprintln!("  none …");
-        let none = self.build(client, None)?;
+    fn client(&self, client: Client, figures: &mut Vec<Figure>) -> Result<()> {
+        let data = self.folder.join("data").display().to_string();
+        let (server, url) = self.serve(&data)?;
+        let build = |situation: &str, with: With<'_>| -> Result<Went> {
+            eprintln!("  {situation} …");
+            self.build(client, with)
+        };
+        let none = build("none", With::Nothing)?;
         let add = |situation: &str, went: &Went| {
             println!(
                 "{:<17} {situation:<9} {:>7.1} {:>7.1} {:>6.2} {:>6.2}  {}",
@@ -364,52 +333,45 @@ impl Bench<'_> {
             );
             let _ = std::io::stdout().flush();
         };
-        let mut judge = |text: &str, value: f64, peer: (&str, f64), aim: f64| {
-            figures.push(Figure {
-                text: format!("{}: {text}", client.name()),
-                value,
-                unit: "s CPU".to_owned(),
-                peer: Some((peer.0.to_owned(), peer.1)),
-                aim: Some(("at most".to_owned(), aim * peer.1)),
-            });
-        };
         add("none", &none);
+        let alone = match client {
+            Client::Ccache | Client::SccacheC | Client::SccacheRust => Some(build("alone", With::Itself)?),
+            // these are what builds without a cache as well
+            Client::Bazel | Client::Nix => None,
+        };
+        if let Some(alone) = &alone {
+            add("alone", alone);
+        }
         let (main, fork) = (self.token(&data, "p/main")?, self.token(&data, "p/pr/7")?);
-        let with = |file: &str| ["--cache", &url, "--token-file", file].map(str::to_owned);
-        let of = |arguments: &[String]| -> Result<Went> {
-            self.build(client, Some(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
-        };
-        let of = |situation: &str, arguments: &[String]| -> Result<Went> {
-            eprintln!("  {situation} …");
-            of(arguments)
-        };
-        add("cold", &of("cold", &with(&main))?);
-        let warm = of("warm", &with(&main))?;
-        add("warm", &warm);
-        judge("warm beside none (9 of 30 minutes)", warm.cpu, ("none", none.cpu), 0.3);
+        let of = |situation: &str, arguments: &[&str]| build(situation, With::Relay(arguments));
+        let with =
+            |situation: &str, url: &str, token: &str| of(situation, &["--cache", url, "--token-file", token]);
+        add("cold", &with("cold", &url, &main)?);
         let before = self.entries(&url, &data, "p/main")?;
-        let forked = of("fork", &with(&fork))?;
-        add("fork", &forked);
-        judge("fork beside warm", forked.cpu, ("warm", warm.cpu), 1.05);
-        let stranger = ["--cache", &url, "--scope", "p/main"].map(str::to_owned);
-        add("stranger", &of("stranger", &stranger)?);
+        // these are short, so one says little
+        let (mut warm, mut forked) = (Vec::new(), Vec::new());
+        for _ in 0..SHORT {
+            for (situation, token, all) in [("warm", &main, &mut warm), ("fork", &fork, &mut forked)] {
+                let went = with(situation, &url, token)?;
+                add(situation, &went);
+                all.push(went.cpu);
+            }
+        }
+        let (warm, forked) = (middle(warm), middle(forked));
+        add("stranger", &of("stranger", &["--cache", &url, "--scope", "p/main"])?);
         if self.entries(&url, &data, "p/main")? != before {
             bail!("{}: a fork or a stranger wrote to main", client.name());
         }
 
-        let elsewhere = |address: SocketAddr| {
-            ["--cache".to_owned(), format!("http://{address}"), "--token-file".to_owned(), main.clone()]
-        };
-        let free = TcpListener::bind("127.0.0.1:0")?;
-        let address = free.local_addr()?;
-        drop(free);
-        let mut trouble = |name: &str, went: &Went| {
+        let mut sick_ones = Vec::new();
+        let mut trouble = |name: &'static str, went: &Went| {
             add(name, went);
-            judge(&format!("cache {name}, beside none"), went.cpu, ("none", none.cpu), 1.1);
+            sick_ones.push((name, went.cpu));
         };
-        trouble("dead", &of("dead", &elsewhere(address))?);
+        let gone = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        trouble("dead", &with("dead", &format!("http://{gone}"), &main)?);
         for (name, answers) in [("hung", false), ("5xx", true)] {
-            trouble(name, &of(name, &elsewhere(sick(answers)?))?);
+            trouble(name, &with(name, &format!("http://{}", sick(answers)?), &main)?);
         }
         let other = self.token(&data, "p/other")?;
         let half = none.wall / 2;
@@ -418,25 +380,38 @@ impl Bench<'_> {
             std::thread::sleep(half);
             Command::new("kill").args(["-9", &id]).status()
         });
-        let died = of("dies", &with(&other));
+        let died = with("dies", &url, &other);
         let _ = killer.join();
         trouble("dies", &died?);
+        let again = build("none", With::Nothing)?;
+        add("none", &again);
+
+        let none = f64::midpoint(none.cpu, again.cpu);
+        let mut judge = |text: String, value: f64, peer: (&str, f64), aim: f64| {
+            figures.push(Figure {
+                text: format!("{}: {text}", client.name()),
+                value,
+                unit: "s CPU".to_owned(),
+                peer: Some((peer.0.to_owned(), peer.1)),
+                aim: Some(("at most".to_owned(), aim * peer.1)),
+            });
+        };
+        judge("warm beside none (9 of 30 minutes)".to_owned(), warm, ("none", none), 0.3);
+        judge("fork beside warm".to_owned(), forked, ("warm", warm), 1.05);
+        for (name, cpu) in sick_ones {
+            judge(format!("cache {name}, beside none"), cpu, ("none", none), 1.1);
+            if let Some(alone) = &alone {
+                judge(format!("cache {name}, beside alone"), cpu, ("alone", alone.cpu), 1.1);
+            }
+        }
         Ok(())
     }
 }
 
-/// Copies a folder of sources.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)?.flatten() {
-        let (path, place) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &place)?;
-        } else if path.extension().is_some_and(|end| end == "c" || end == "h") {
-            std::fs::copy(&path, &place)?;
-        }
-    }
-    Ok(())
+/// The one in the middle.
+fn middle(mut all: Vec<f64>) -> f64 {
+    all.sort_unstable_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// A server that takes connections and says nothing, or that says 500 to everything.

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 mod bench;
 mod cache_clients;
+mod cache_trees;
 mod cargo;
 mod device;
 mod dist;

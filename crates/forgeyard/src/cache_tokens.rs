@@ -4,7 +4,7 @@
 //! into `cache/live.json`. The cache notices within a second. So control plane and cache share a folder and a key, and neither
 //! asks the other.
 
-use crate::commands::cache::{KEY, authority_path, change_authority, signing_key};
+use crate::cache_place::{KEY, authority_path, change_authority, signing_key};
 use crate::config::CacheConfig;
 use crate::output::Wrong;
 use anyhow::Result;

@@ -389,7 +389,7 @@ pub async fn up(args: UpArgs, whole: bool) -> Result<ExitCode> {
     let cache = match file.cache.clone().filter(|_| whole) {
         Some(config) => {
             let (data, repositories) = (args.data.clone(), file.repositories.clone());
-            let begin = move || crate::commands::cache::start(&data, &config, &repositories, price);
+            let begin = move || crate::cache_place::start(&data, &config, &repositories, price);
             Some(tokio::task::spawn_blocking(begin).await??)
         }
         None => None,

@@ -5,6 +5,7 @@
 mod args;
 mod cache_address;
 mod cache_admin;
+mod cache_place;
 mod cache_tokens;
 mod commands;
 mod config;

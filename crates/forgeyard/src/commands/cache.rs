@@ -1,9 +1,9 @@
 //! `forgeyard cache`: runs the build cache, makes its tokens, looks at its entries and removes them.
-//!
-//! Beside the farm's data lies the folder `cache`: `token.key` (who has it can make tokens), `authority.json` (what the
-//! cache goes by), `live.json` (attempts whose tokens hold) and `store`. The scopes come from `[cache]` in forgeyard.toml.
+
+mod tables;
 
 use crate::cache_address;
+use crate::cache_place::{KEY, authority_path, change_authority, scopes, signing_key, start};
 use crate::config::{CacheConfig, FileConfig, HostSize};
 use crate::output::{self, Wrong, table_or};
 use anyhow::{Context as _, Result};
@@ -14,28 +14,17 @@ use forgeyard_cache::admin::{Removed, Stat};
 use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::budget::{Report, Verdict};
 use forgeyard_cache::helper::{self, settings::Settings};
-use forgeyard_cache::identity::Minter;
 use forgeyard_cache::readers::Reading;
-use forgeyard_cache::scope::{ScopePath, ScopeRule};
-use forgeyard_cache::service::{self, Options, Running, ServiceError};
+use forgeyard_cache::scope::ScopePath;
 use forgeyard_cache::signature::with_keys;
 use forgeyard_cache::store::Listed;
-use forgeyard_cache::store::log::Config;
-use forgeyard_cache::tier::TierStat;
 use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_control::clock::Clock;
 use forgeyard_model::Secret;
-use forgeyard_model::config::RepositoryConfig;
-use forgeyard_model::rules::Money;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
-
-/// Id of the key that signs tokens.
-pub const KEY: &str = "farm";
+use tables::{readings_table, size, stat_table};
 
 /// Folder and configuration.
 #[derive(Args, Clone)]
@@ -175,69 +164,6 @@ pub struct TokenArgs {
     place: PlaceArgs,
 }
 
-fn folder(data: &Path) -> PathBuf {
-    data.join("cache")
-}
-
-/// File of the authority of the cache.
-pub fn authority_path(data: &Path) -> PathBuf {
-    folder(data).join("authority.json")
-}
-
-/// The key that signs tokens; made at the first start.
-pub fn signing_key(data: &Path) -> Result<SigningKey> {
-    let path = folder(data).join("token.key");
-    if !path.exists() {
-        fs_err::create_dir_all(folder(data))?;
-        let seed: [u8; 32] = rand::random();
-        let beside = path.with_extension("new");
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
-        file.write_all(&seed)?;
-        file.sync_all()?;
-        fs_err::rename(&beside, &path)?;
-    }
-    let seed: [u8; 32] = fs_err::read(&path)?
-        .try_into()
-        .map_err(|_| Wrong::new(format!("{} is not a key of 32 bytes", path.display())))?;
-    Ok(SigningKey::from_bytes(&seed))
-}
-
-/// Changes the authority's file as a whole, where the change says that there is one. Others who change it wait meanwhile.
-pub fn change_authority(
-    data: &Path,
-    change: impl FnOnce(&mut Snapshot) -> Result<bool>,
-) -> Result<(PathBuf, Snapshot)> {
-    fs_err::create_dir_all(folder(data))?;
-    let path = authority_path(data);
-    let guard = std::fs::File::create(path.with_extension("lock"))?;
-    guard.lock()?;
-    let known = fs_err::read(&path);
-    let mut snapshot: Snapshot = match &known {
-        Ok(bytes) => serde_json::from_slice(bytes)
-            .with_context(|| Wrong::new(format!("{} cannot be read", path.display())))?,
-        Err(_) => Snapshot::default(),
-    };
-    if !change(&mut snapshot)? && known.is_ok() {
-        return Ok((path, snapshot));
-    }
-    Authority::new(snapshot.clone())
-        .map_err(|error| Wrong::new(error.to_string()).fix("correct [cache] in the configuration"))?;
-    let beside = path.with_extension("json.new");
-    fs_err::write(&beside, serde_json::to_vec_pretty(&snapshot)?)?;
-    fs_err::rename(&beside, &path)?;
-    Ok((path, snapshot))
-}
-
-/// The scopes as configured, with files that are found from anywhere.
-fn scopes(config: &CacheConfig) -> Result<Vec<ScopeRule>> {
-    let mut scopes = config.scopes.clone();
-    for file in scopes.iter_mut().filter_map(|rule| rule.sign_key_file.as_mut()) {
-        *file = std::path::absolute(&file)?;
-    }
-    Ok(scopes)
-}
-
 /// The public key of a scope, with what a reader writes into nix.conf.
 fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
     let scope: ScopePath = scope.parse().map_err(|error| Wrong::new(format!("{error}")))?;
@@ -257,73 +183,6 @@ fn public_key(scope: &str, config: &CacheConfig) -> Result<String> {
         "{public}\n\nnix.conf of whoever reads:\nextra-substituters = {address}/{scope}/-/nix\n\
          extra-trusted-public-keys = {public}\n"
     ))
-}
-
-/// Starts the cache as configured, with what a CPU costs for an hour. Blocks while the index is read.
-pub fn start(
-    data: &Path,
-    config: &CacheConfig,
-    repositories: &[RepositoryConfig],
-    price: Option<Money>,
-) -> Result<Running> {
-    let key = signing_key(data)?;
-    let public = forgeyard_cache::authority::public_text(&key.verifying_key());
-    let scopes = crate::cache_tokens::rules(scopes(config)?, config, repositories)?;
-    let (authority, _) = change_authority(data, |snapshot| {
-        snapshot.keys.insert(KEY.to_owned(), public);
-        snapshot.scopes = scopes;
-        snapshot.issuers = config.issuers.clone();
-        snapshot.forget_ended(Clock::system().now());
-        Ok(true)
-    })?;
-    if let Some(warning) = cache_address::warning(config)? {
-        eprintln!("warning: {warning}");
-    }
-    let mut store = Config::new(folder(data).join("store"));
-    store.capacity = config.capacity_gib.unwrap_or(50) << 30;
-    store.durability = config.durability.unwrap_or(store.durability);
-    store.compression = config.compression()?;
-    store.tier = match &config.tier {
-        Some(tier) => {
-            let fix = "see docs/cache.md, Tier";
-            Some(tier.config().map_err(|error| Wrong::new(error.to_string()).fix(fix))?)
-        }
-        None => None,
-    };
-    let clock = Clock::system();
-    let options = Options {
-        listen: cache_address::listen(config)?,
-        tls: cache_address::tls(config)?,
-        store,
-        authority,
-        largest: config.largest_mib.unwrap_or(8 << 10) << 20,
-        threads: config.threads.unwrap_or(0),
-        scrub_bytes: service::SCRUB_BYTES,
-        clock: Arc::new(move || clock.now()),
-    };
-    let started = service::start_with(options, Some(Minter { id: KEY.to_owned(), key }));
-    let mut running = started.map_err(|error| match error {
-        ServiceError::Tls(error) => {
-            anyhow::Error::from(Wrong::new(error.to_string()).fix(format!("{} ([cache.tls])", error.fix())))
-        }
-        error => error.into(),
-    })?;
-    if let Some(price) = price {
-        running.price(price);
-    }
-    if !config.warm.is_empty() {
-        let fix = "correct [[cache.warm]] in the configuration";
-        let started = running.warm(config.warm.clone(), folder(data).join("mirrors"));
-        started.map_err(|error| Wrong::new(error.to_string()).fix(fix))?;
-    }
-    match running.local {
-        Some(local) => {
-            println!("cache:   https://{}/", running.address);
-            println!("         http://{local}/ on this host");
-        }
-        None => println!("cache:   http://{}/", running.address),
-    }
-    Ok(running)
 }
 
 pub(crate) fn claims(
@@ -421,143 +280,6 @@ impl Admin {
 fn escape(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-    }
-}
-
-fn stat_table(stat: &Stat) -> String {
-    let held = |scope: &str| stat.scopes.iter().find(|held| held.scope == scope);
-    let mut rows = Vec::new();
-    for traffic in &stat.traffic {
-        let reads = traffic.hits + traffic.parent_hits + traffic.misses;
-        let rate = match reads {
-            0 => "-".to_owned(),
-            reads => format!("{:.1} %", (traffic.hits + traffic.parent_hits) as f64 * 100.0 / reads as f64),
-        };
-        rows.push(vec![
-            traffic.scope.clone(),
-            traffic.surface.clone(),
-            rate,
-            traffic.hits.to_string(),
-            traffic.parent_hits.to_string(),
-            traffic.misses.to_string(),
-            traffic.writes.to_string(),
-            traffic.denied.to_string(),
-            traffic.mismatches.to_string(),
-            held(&traffic.scope).map_or_else(String::new, |held| size(held.bytes)),
-        ]);
-    }
-    let head = [
-        "scope",
-        "client",
-        "hit rate",
-        "own",
-        "parents",
-        "misses",
-        "writes",
-        "denied",
-        "mismatches",
-        "holds",
-    ];
-    table_or("nothing was asked since the start", &head, &rows)
-        + &room_line(stat)
-        + &saved_line(stat)
-        + &stat.tier.as_ref().map_or_else(String::new, tier_line)
-        + &super::prewarm::failing(&stat.warm)
-}
-
-/// A time in the two largest units that it has.
-fn span(millis: u64) -> String {
-    let seconds = millis / 1000;
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-    }
-}
-
-/// What hits saved: bytes, time, and money where an hour has a price.
-fn saved_line(stat: &Stat) -> String {
-    let sent = stat.traffic.iter().map(|one| one.bytes_out).fold(0, u64::saturating_add);
-    let known: Vec<u64> = stat.traffic.iter().filter_map(|one| one.saved_millis(&stat.traffic)).collect();
-    if known.is_empty() {
-        return format!("\n\nsaved: {} sent; not known yet how much work that is\n", size(sent));
-    }
-    let millis = known.into_iter().fold(0, u64::saturating_add);
-    let money = stat.price_per_cpu_hour.map_or_else(
-        || "; `price-per-cpu-hour` in [cache] makes it an amount of money".to_owned(),
-        |price| format!(", {} at {price} for an hour of a CPU", price.for_millis(millis).rounded()),
-    );
-    format!("\n\nsaved: {} sent, about {} of work{money}\n", size(sent), span(millis))
-}
-
-/// What is on disk, and what compression saves of it.
-fn room_line(stat: &Stat) -> String {
-    let (totals, shrunk) = (&stat.totals, &stat.shrunk);
-    let all = totals.disk_bytes + totals.saved_bytes;
-    let percent = (totals.saved_bytes * 100).checked_div(all).unwrap_or(0);
-    let now = match shrunk.on {
-        true => format!(
-            "since the start {} of {} bodies became {}, {} stayed as they are, {} because they are read, in {} s of one core",
-            size(shrunk.bytes_in),
-            shrunk.bodies,
-            size(shrunk.bytes_out),
-            shrunk.left + shrunk.read,
-            shrunk.read,
-            shrunk.busy_millis / 1000
-        ),
-        false => "nothing more is compressed".to_owned(),
-    };
-    format!(
-        "\n\non disk: {} of {}, {} if nothing were compressed ({percent} % saved); {now}",
-        size(totals.disk_bytes),
-        size(stat.capacity_bytes),
-        size(all)
-    )
-}
-
-/// What there is to say of the storage behind the disk.
-fn tier_line(tier: &TierStat) -> String {
-    let trouble = if tier.broken { "; it does not answer, so nobody waits for it" } else { "" };
-    format!(
-        "\n\ntier: {}{trouble}; {} segments sent ({}), {} wait, {} went unsent; {} names beyond this disk, {} of others; \
-         {} entries brought back, {} were not there, {} failures, {} reads did not wait\n",
-        tier.state,
-        tier.sent_segments,
-        size(tier.sent_bytes),
-        tier.waiting_segments,
-        tier.unsent_segments,
-        tier.names,
-        tier.foreign_names,
-        tier.brought,
-        tier.absent,
-        tier.failures,
-        tier.skipped,
-    )
-}
-
-fn readings_table(readings: &[Reading]) -> String {
-    let row = |reading: &Reading| {
-        let principal = match reading.reader.principal.as_str() {
-            "" => "(no token)",
-            principal => principal,
-        };
-        vec![
-            principal.to_owned(),
-            reading.reader.run.clone().unwrap_or_default(),
-            reading.entries.to_string(),
-            reading.reads.to_string(),
-            reading.first.to_string(),
-            reading.last.to_string(),
-        ]
-    };
-    let rows: Vec<Vec<String>> = readings.iter().map(row).collect();
-    table_or("nobody read them", &["reader", "run", "entries", "reads", "first", "last"], &rows)
 }
 
 /// Runs a command.
