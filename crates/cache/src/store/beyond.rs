@@ -10,22 +10,28 @@
 //!
 //! - Only what still stood in a segment when it went is kept: what a quota, an age or a person had taken away before stays away.
 //! - A file is written before the segment that it speaks of is removed, so a crash in between finds the segment.
-//! - A name that is written anew or removed is taken out here at once: what lies beyond is older, and would be a wrong answer.
+//! - A name is known here from the moment at which it leaves the index, with the end of the log held: one that is written anew before the
+//!   file is written is found, and stands in `taken.log`, which is read after all files.
+//! - A name that is written anew or removed is taken out here first: what lies beyond is older, and would be a wrong answer. A kill in
+//!   between costs what lies beyond, and nothing wrong is told.
+//! - What is on its way from there ([`Awaited`]) when its name is written anew or removed does not arrive: the newer one may have left
+//!   this disk in its turn by then, and nothing here would tell that what comes is older.
 //! - Slots are as in `index`, and as little believed: what is fetched is held against name, checksum and SHA-256.
 
-use super::StoreError;
-use super::Which;
 use super::index::{Slot, Spot, Table, Word as _};
 use super::log::locked;
+use super::record::Record;
+use super::{Provenance, StoreError, Which};
 use crate::name::NameHash;
 use forgeyard_model::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 const MAGIC: &[u8; 8] = b"FYGONE2\n";
 const TAKEN: usize = 24;
@@ -51,9 +57,31 @@ pub struct Beyond {
     contents: Table<Spot>,
     /// Segments that are there as a whole.
     sent: RwLock<BTreeSet<u32>>,
-    taken: Mutex<File>,
+    taken: Mutex<Taken>,
     purges: RwLock<Vec<Purge>>,
     unsent: AtomicU64,
+    /// Names that are on their way from there, and whether they were written anew or removed since they were asked for.
+    awaited: Mutex<HashMap<u128, bool>>,
+}
+
+/// The log of what was taken. What a write left that failed is written over.
+#[derive(Debug)]
+struct Taken {
+    file: File,
+    end: u64,
+}
+
+/// A name that is on its way from beyond.
+#[derive(Debug)]
+pub struct Awaited {
+    beyond: Arc<Beyond>,
+    name: u128,
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        locked(&self.beyond.awaited).remove(&self.name);
+    }
 }
 
 /// What of a segment goes beyond.
@@ -117,7 +145,11 @@ impl Beyond {
     pub(super) fn open(folder: PathBuf) -> Result<Self, StoreError> {
         fs_err::create_dir_all(&folder).map_err(StoreError::io("making", &folder))?;
         let path = folder.join("taken.log");
-        let log = File::options().create(true).append(true).read(true).open(&path);
+        let log = File::options().create(true).truncate(false).write(true).read(true).open(&path);
+        let log = log.and_then(|file| {
+            let length = file.metadata()?.len();
+            Ok(Taken { file, end: length - length % TAKEN as u64 })
+        });
         let log = log.map_err(StoreError::io("opening", &path))?;
         let purges = fs_err::read_to_string(folder.join("purges.jsonl")).unwrap_or_default();
         let this = Self {
@@ -127,6 +159,7 @@ impl Beyond {
             taken: Mutex::new(log),
             purges: RwLock::new(purges.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
             unsent: AtomicU64::new(0),
+            awaited: Mutex::default(),
             folder,
         };
         this.load()?;
@@ -166,11 +199,11 @@ impl Beyond {
     }
 
     fn take_in(&self, number: u32, gone: &Gone) {
-        for (hash, slot) in &gone.names {
-            // another one that looks alike is an older one of this name: what is written later counts
-            self.forget(*hash, number);
-            self.names.add(*hash, *slot);
-        }
+        gone.names.iter().for_each(|(hash, slot)| self.went(*hash, *slot));
+        self.take_in_contents(number, gone);
+    }
+
+    fn take_in_contents(&self, number: u32, gone: &Gone) {
         for (hash, spot) in &gone.contents {
             for before in self.contents.find(*hash) {
                 self.contents.remove(*hash, before);
@@ -198,12 +231,23 @@ impl Beyond {
         self.sent.read().unwrap_or_else(PoisonError::into_inner).contains(&segment)
     }
 
-    /// Notes what stood in a segment that is about to be dropped here. Nothing when it was not sent.
+    /// Whether what stands in a segment lies beyond once it is dropped here; counts those of which nothing does.
+    pub(super) fn receives(&self, number: u32) -> bool {
+        let sent = self.is_sent(number);
+        self.unsent.fetch_add(u64::from(!sent), Relaxed);
+        sent
+    }
+
+    /// A name that stood in a segment that was sent stands here no more. Whoever calls this holds the end of the log.
+    pub(super) fn went(&self, hash: u128, slot: Slot) {
+        // another one that looks alike is an older one of this name: what is written later counts
+        self.forget(hash, slot.segment());
+        self.names.add(hash, slot);
+    }
+
+    /// Writes down what stood in a segment that was sent and is about to be dropped here. Its names went before, and some were written
+    /// anew since, which stands in the log of what was taken.
     pub(super) fn dropping(&self, number: u32, gone: &Gone) -> Result<(), StoreError> {
-        if !self.is_sent(number) {
-            self.unsent.fetch_add(1, Relaxed);
-            return Ok(());
-        }
         if gone.names.is_empty() && gone.contents.is_empty() {
             return Ok(());
         }
@@ -211,21 +255,48 @@ impl Beyond {
         let beside = path.with_extension("new");
         fs_err::write(&beside, gone.write()).map_err(StoreError::io("writing", &beside))?;
         fs_err::rename(&beside, &path).map_err(StoreError::io("renaming to", &path))?;
-        self.take_in(number, gone);
+        self.take_in_contents(number, gone);
         Ok(())
     }
 
-    /// A name was written anew, or taken away: what lies beyond does not count any more. Whether there was something.
-    pub(super) fn supersede(&self, name: NameHash) -> bool {
+    /// A name is written anew, or taken away: what lies beyond, or is on its way from there, does not count any more. Whether there
+    /// was something. Whoever calls this holds the end of the log.
+    pub(super) fn supersede(&self, name: NameHash) -> Result<bool, StoreError> {
+        if let Some(superseded) = locked(&self.awaited).get_mut(&name.0) {
+            *superseded = true;
+        }
         if !self.forget(name.0, u32::MAX) {
-            return false;
+            return Ok(false);
         }
         // up to here: the same segment may be dropped later with a newer record of the name
         let last = self.sent.read().unwrap_or_else(PoisonError::into_inner).last().copied().unwrap_or(0);
-        if let Err(error) = locked(&self.taken).write_all(&taken(name.0, last)) {
-            tracing::error!("writing down that a name is gone: {error}");
-        }
-        true
+        self.write_taken(name, last)?;
+        Ok(true)
+    }
+
+    fn write_taken(&self, name: NameHash, until: u32) -> Result<(), StoreError> {
+        let mut log = locked(&self.taken);
+        let written = log.file.write_all_at(&taken(name.0, until), log.end);
+        written.map_err(StoreError::io("writing down that a name is gone, in", &self.folder))?;
+        log.end += TAKEN as u64;
+        Ok(())
+    }
+
+    /// A name is asked for beyond. Only one asks for a name at a time.
+    pub(crate) fn await_name(self: &Arc<Self>, name: NameHash) -> Awaited {
+        locked(&self.awaited).insert(name.0, false);
+        Awaited { beyond: Arc::clone(self), name: name.0 }
+    }
+
+    /// Whether an entry that comes from beyond may be kept: nobody wrote or removed its name since it was asked for, and it was not
+    /// purged. Whoever asks holds the end of the log.
+    pub(super) fn may_arrive(&self, record: &Record<'_>, by: &Provenance) -> bool {
+        let superseded = locked(&self.awaited).get(&record.name().0).copied().unwrap_or(false);
+        let purges = self.purges.read().unwrap_or_else(PoisonError::into_inner);
+        let purged = |purge: &Purge| {
+            record.stored_at <= purge.until && purge.which.means(record.scope, record.key, by)
+        };
+        !superseded && !purges.iter().any(purged)
     }
 
     /// Everything that is meant and was stored until now is gone.
@@ -255,9 +326,14 @@ impl Beyond {
         self.contents.find(hash).next()
     }
 
-    /// What was looked for is not there, or not what it should be.
-    pub fn lost(&self, name: NameHash) {
-        self.supersede(name);
+    /// What was looked for at this place is not there, or not what it should be.
+    pub(crate) fn lost(&self, name: NameHash, slot: Slot) {
+        let place = self.names.find(name.0).find(|found| found.same_place(slot));
+        if place.is_some_and(|place| self.names.remove(name.0, place).is_some())
+            && let Err(error) = self.write_taken(name, slot.segment())
+        {
+            tracing::error!("{error}");
+        }
     }
 
     /// Segments that were dropped here before they were sent, since the start.
@@ -297,20 +373,44 @@ mod tests {
             names: vec![(name(1).0, slot(3, 64)), (name(2).0, slot(3, 192))],
             contents: vec![(5, Spot::new(3, 64))],
         };
-        beyond.dropping(3, &gone).unwrap();
-        assert_eq!(beyond.name(name(1)), None, "it was not sent");
+        assert!(!beyond.receives(3) && beyond.unsent() == 1, "it was not sent");
         beyond.mark(3);
-        beyond.dropping(3, &gone).unwrap();
+        assert!(beyond.receives(3) && beyond.unsent() == 1);
+        let drop = |beyond: &Beyond, number: u32, gone: &Gone| {
+            gone.names.iter().for_each(|(hash, slot)| beyond.went(*hash, *slot));
+            beyond.dropping(number, gone).unwrap();
+        };
+        drop(&beyond, 3, &gone);
         assert!(beyond.name(name(1)).is_some_and(|found| found.same_place(slot(3, 64))));
-        assert!(beyond.supersede(name(1)) && !beyond.supersede(name(1)));
+        assert!(beyond.supersede(name(1)).unwrap() && !beyond.supersede(name(1)).unwrap());
         let beyond = Beyond::open(path.clone()).unwrap();
         assert_eq!((beyond.name(name(1)), beyond.len(), beyond.is_sent(3)), (None, 1, true));
         assert!(beyond.content(5).is_some());
         // the newer one goes beyond in its turn
         beyond.mark(4);
-        beyond.dropping(4, &Gone { names: vec![(name(1).0, slot(4, 64))], contents: vec![] }).unwrap();
+        drop(&beyond, 4, &Gone { names: vec![(name(1).0, slot(4, 64))], contents: vec![] });
         let beyond = Beyond::open(path).unwrap();
         assert!(beyond.name(name(1)).is_some_and(|found| found.segment() == 4));
+    }
+
+    #[test]
+    fn torn_end_of_what_was_taken_is_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |number: u128| NameHash((number << 64) | (number * 7));
+        let gone = Gone {
+            names: (1..=2).map(|n| (name(n).0, Slot::new(3, n as u64 * 64, 64, 0, 0))).collect(),
+            contents: Vec::new(),
+        };
+        let beyond = Beyond::open(folder.path().to_owned()).unwrap();
+        beyond.mark(3);
+        beyond.dropping(3, &gone).unwrap();
+        let beyond = Beyond::open(folder.path().to_owned()).unwrap();
+        assert!(beyond.supersede(name(1)).unwrap());
+        let log = File::options().append(true).open(folder.path().join("taken.log")).unwrap();
+        std::io::Write::write_all(&mut &log, &[7; TAKEN / 2]).unwrap();
+        let beyond = Beyond::open(folder.path().to_owned()).unwrap();
+        assert!(beyond.supersede(name(2)).unwrap());
+        assert!(Beyond::open(folder.path().to_owned()).unwrap().is_empty());
     }
 
     proptest! {

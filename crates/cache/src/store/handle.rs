@@ -5,11 +5,12 @@ use super::beyond::{Beyond, Purge};
 use super::frames;
 use super::large::{Large, Spool};
 use super::log::{LogStore, Shared, locked};
+use super::port::Source;
 use super::record::{LARGE, Record, SEGMENT_HEAD, What};
 use super::walk::walk;
 use super::{Body, Policy, Provenance, Put, StoreError};
 use crate::name::{Name, half};
-use forgeyard_model::Digest;
+use forgeyard_model::{Digest, Timestamp};
 use std::borrow::Cow;
 use std::fs::File;
 use std::path::PathBuf;
@@ -160,14 +161,15 @@ impl Handle {
         Some(self.shared()?.new_spool())
     }
 
-    /// Stores again what lies beyond, under the name that it has there.
+    /// Stores again what lies beyond and was stored there then, under the name that it has there.
     pub(crate) fn bring(
         &self,
         name: &Name,
         body: Body<'_>,
         by: &Provenance,
+        stored_at: Timestamp,
     ) -> Option<Result<Put, StoreError>> {
-        Some(self.shared()?.put_entry(name, body, Policy::Keep, by, false))
+        Some(self.shared()?.put_entry(name, body, Policy::Keep, by, Source::Beyond(stored_at)))
     }
 
     /// What was purged here.

@@ -15,7 +15,7 @@
 //! go, and moves in another round. A scope over its quota that holds nothing but leases takes nothing new until they end; when
 //! they fill the disk, its hard limit does the same. Promises for days (`kept`) give way to room, but to nothing else.
 
-use super::beyond::Gone;
+use super::beyond::{Beyond, Gone};
 use super::index::{Slot, Spot, minutes_ahead, minutes_since};
 use super::log::{Shared, locked, minute_of};
 use super::record::{Head, LARGE, Record, SEGMENT_HEAD, What};
@@ -186,10 +186,12 @@ impl Shared {
 
     fn drop_segment(&self, segment: &super::append::Segment) -> Result<(), StoreError> {
         let number = segment.number;
+        // decided once: what of it is known to lie beyond must be the same in memory and in what is written down
+        let beyond = self.beyond.as_deref().filter(|beyond| beyond.receives(number));
         // again for what was leased or linked to meanwhile
         let mut gone = Gone::default();
-        while !self.clear_out(segment, &mut gone)? {}
-        if let Some(beyond) = &self.beyond {
+        while !self.clear_out(segment, &mut gone, beyond)? {}
+        if let Some(beyond) = beyond {
             beyond.dropping(number, &gone)?;
         }
         self.retire(segment)
@@ -219,7 +221,12 @@ impl Shared {
 
     /// Moves what is hot, leased or linked to by a lease to the end of the log, and takes the rest of a segment away. Whether
     /// all of it is gone: something may have been leased meanwhile.
-    fn clear_out(&self, segment: &super::append::Segment, gone: &mut Gone) -> Result<bool, StoreError> {
+    fn clear_out(
+        &self,
+        segment: &super::append::Segment,
+        gone: &mut Gone,
+        beyond: Option<&Beyond>,
+    ) -> Result<bool, StoreError> {
         let number = segment.number;
         let written = segment.written.load(Relaxed);
         let now = self.minute();
@@ -335,6 +342,10 @@ impl Shared {
                 let (free, removed) = self.names.remove_unless_leased(hash, slot, self.minute(), most);
                 all &= free;
                 if removed.is_some() {
+                    // with the end of the log held: whoever writes the name next finds it there
+                    if let Some(beyond) = beyond {
+                        beyond.went(hash, slot);
+                    }
                     gone.names.push((hash, slot));
                     self.uncount(slot);
                 }
@@ -361,3 +372,7 @@ impl Shared {
         minute_of(time)
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

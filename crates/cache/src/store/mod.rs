@@ -86,6 +86,9 @@ pub enum StoreError {
     /// A name or provenance that is too long to store.
     #[error("the {0} of the entry is too long")]
     TooLong(&'static str),
+    /// What comes from beyond this disk was written anew, removed or purged while it was on its way.
+    #[error("the entry was written anew or removed meanwhile")]
+    Superseded,
 }
 
 impl StoreError {

@@ -13,9 +13,18 @@ use super::{
     Store, StoreError, Totals, Which,
 };
 use crate::name::{LONGEST_KEY, Name, NameHash, half};
-use forgeyard_model::Digest;
+use forgeyard_model::{Digest, Timestamp};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
+
+/// Where an entry comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Somebody writes it.
+    Writer,
+    /// It lies beyond this disk, where it was stored then.
+    Beyond(Timestamp),
+}
 
 fn check_name(name: &Name, provenance: &[u8]) -> Result<(), StoreError> {
     if name.key.len() > LONGEST_KEY {
@@ -157,14 +166,15 @@ impl Shared {
         }
     }
 
-    /// Stores an entry. One that is *newer* than what lies beyond this disk takes its place.
+    /// Stores an entry. One that comes from a writer takes the place of what lies beyond this disk; one that comes from there must
+    /// not take the place of anything, see [`super::beyond`].
     pub(super) fn put_entry(
         &self,
         name: &Name,
         body: Body<'_>,
         policy: Policy,
         by: &Provenance,
-        newer: bool,
+        from: Source,
     ) -> Result<Put, StoreError> {
         let shared = self;
         let provenance = serde_json::to_vec(by).unwrap_or_default();
@@ -228,6 +238,16 @@ impl Shared {
             size,
             payload: &[],
         };
+        if let Some(beyond) = &shared.beyond {
+            match from {
+                Source::Writer => drop(beyond.supersede(hash)?),
+                Source::Beyond(stored_at) => {
+                    if !beyond.may_arrive(&Record { stored_at, ..record.clone() }, by) {
+                        return Err(StoreError::Superseded);
+                    }
+                }
+            }
+        }
         // it may have been dropped since it was looked at
         let known = known.filter(|known| shared.contents.find(content).any(|spot| spot.same_place(*known)));
         let large = match body {
@@ -265,9 +285,6 @@ impl Shared {
                 shared.uncount(before);
             }
             None => shared.names.add(hash.0, slot),
-        }
-        if let Some(beyond) = shared.beyond.as_ref().filter(|_| newer) {
-            beyond.supersede(hash);
         }
         Ok(Put { outcome, ticket: writer.sequence })
     }
@@ -412,7 +429,7 @@ impl Store for LogStore {
     }
 
     fn put(&self, name: &Name, body: Body<'_>, policy: Policy, by: &Provenance) -> Result<Put, StoreError> {
-        self.shared.put_entry(name, body, policy, by, true)
+        self.shared.put_entry(name, body, policy, by, Source::Writer)
     }
 
     fn settled(&self, ticket: u64) -> Settled {

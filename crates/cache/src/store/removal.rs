@@ -20,7 +20,10 @@ impl Shared {
         key: &str,
     ) -> Result<bool, StoreError> {
         let hash = NameHash::of(scope, kind, key);
-        let beyond = self.beyond.as_ref().is_some_and(|beyond| beyond.supersede(hash));
+        let beyond = match &self.beyond {
+            Some(beyond) => beyond.supersede(hash)?,
+            None => false,
+        };
         let Some((slot, ())) = self.find(hash, |_| ())? else { return Ok(beyond) };
         self.append(writer, &self.dropping(scope, kind, key))?;
         if self.names.remove(hash.0, slot).is_some() {

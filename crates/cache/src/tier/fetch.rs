@@ -5,7 +5,6 @@ use super::manifest::{LONGEST_INDEX, Manifest, Sent, read_index};
 use super::s3::Trouble;
 use super::send::LONGEST_MANIFEST;
 use crate::name::{Name, NameHash, half};
-use crate::store::Body;
 use crate::store::beyond::Purge;
 use crate::store::frames;
 use crate::store::handle::{Line, Means};
@@ -13,7 +12,8 @@ use crate::store::index::{Slot, Spot, Table};
 use crate::store::large::{PIECE, Spool};
 use crate::store::record::{HEAD, Head, LARGE, Record, What};
 use crate::store::sum::Sum;
-use forgeyard_model::Digest;
+use crate::store::{Body, Provenance, StoreError};
+use forgeyard_model::{Digest, Timestamp};
 use std::borrow::Cow;
 use std::io::Write;
 use std::sync::PoisonError;
@@ -135,7 +135,8 @@ struct Candidate {
     object: String,
     at: u64,
     length: u64,
-    own: bool,
+    /// The place that this farm knows for it.
+    own: Option<Slot>,
     purges: Vec<Purge>,
 }
 
@@ -145,7 +146,7 @@ fn candidates(inner: &Inner, name: NameHash) -> Vec<Candidate> {
         && let Some(slot) = beyond.name(name)
     {
         let (object, purges) = (inner.segment_key(slot.segment()), beyond.purges());
-        all.push(Candidate { object, at: slot.at(), length: slot.len(), own: true, purges });
+        all.push(Candidate { object, at: slot.at(), length: slot.len(), own: Some(slot), purges });
     }
     let foreign = inner.foreign.read().unwrap_or_else(PoisonError::into_inner);
     for one in foreign.iter() {
@@ -157,7 +158,7 @@ fn candidates(inner: &Inner, name: NameHash) -> Vec<Candidate> {
             object: sent.segment.clone(),
             at: slot.at(),
             length: slot.len(),
-            own: false,
+            own: None,
             purges,
         });
     }
@@ -182,21 +183,34 @@ fn contents(inner: &Inner, digest: Digest) -> Vec<(String, u64)> {
     all
 }
 
+/// What came of looking in one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// It is here now.
+    Here,
+    /// It is not what was looked for.
+    Not,
+    /// It is older than what was done here meanwhile.
+    Late,
+}
+
 /// Brings an entry back; whether it is here now.
 pub(super) async fn fetch(inner: &Inner, name: &Name) -> bool {
     let hash = name.hash();
+    let Some(beyond) = inner.store.beyond() else { return false };
+    // before it is asked where it lies
+    let _awaited = beyond.await_name(hash);
     for candidate in candidates(inner, hash) {
         match bring(inner, name, &candidate).await {
-            Ok(true) => {
+            Ok(Came::Here) => {
                 inner.figures.brought.fetch_add(1, Relaxed);
                 return true;
             }
-            Ok(false) | Err(Trouble::Absent) => {
+            Ok(Came::Late) => return false,
+            Ok(Came::Not) | Err(Trouble::Absent) => {
                 inner.figures.absent.fetch_add(1, Relaxed);
-                if candidate.own
-                    && let Some(beyond) = inner.store.beyond()
-                {
-                    beyond.lost(hash);
+                if let Some(slot) = candidate.own {
+                    beyond.lost(hash, slot);
                 }
             }
             Err(trouble) => {
@@ -204,53 +218,57 @@ pub(super) async fn fetch(inner: &Inner, name: &Name) -> bool {
                 tracing::info!(entry = %name, "bringing an entry back from the tier: {trouble}");
             }
         }
+        // what others, or a former store, have of a name that was written here is older
+        if candidate.own.is_some() {
+            return false;
+        }
     }
     false
 }
 
 /// Whether the record there is what was asked for, whole, and not removed since; and is here now.
-async fn bring(inner: &Inner, name: &Name, from: &Candidate) -> Result<bool, Trouble> {
+async fn bring(inner: &Inner, name: &Name, from: &Candidate) -> Result<Came, Trouble> {
     let part = from.at..from.at + from.length;
     let (bytes, _) = inner.remote.get(&from.object, Some(part), from.length).await?;
-    let Ok((record, _)) = Record::read(&bytes) else { return Ok(false) };
+    let Ok((record, _)) = Record::read(&bytes) else { return Ok(Came::Not) };
     if record.name() != name.hash() || record.scope != name.scope.as_str() || record.key != name.key {
-        return Ok(false);
+        return Ok(Came::Not);
     }
     let by = serde_json::from_slice(record.provenance).unwrap_or_default();
     let purged =
         |purge: &Purge| record.stored_at <= purge.until && purge.which.means(record.scope, record.key, &by);
     if from.purges.iter().any(purged) {
-        return Ok(false);
+        return Ok(Came::Not);
     }
-    let (digest, sum, size) = (record.digest, record.sum, record.size);
+    let (digest, sum, size, stored_at) = (record.digest, record.sum, record.size, record.stored_at);
     let body = match record.what {
         What::Entry => match frames::content(&record) {
             Some(content) => content.into_owned(),
-            None => return Ok(false),
+            None => return Ok(Came::Not),
         },
         What::Link if record.flags & LARGE != 0 => {
-            let Some(spool) = inner.store.spool() else { return Ok(false) };
+            let Some(spool) = inner.store.spool() else { return Ok(Came::Not) };
             let spool = spool.map_err(|error| Trouble::Local(error.to_string()))?;
-            let Some(spool) = large(inner, digest, size, spool).await? else { return Ok(false) };
+            let Some(spool) = large(inner, digest, size, spool).await? else { return Ok(Came::Not) };
             let finished = tokio::task::spawn_blocking(move || spool.finish(false)).await;
             let finished = finished.map_err(|error| Trouble::Local(error.to_string()))?;
             let finished = finished.map_err(|error| Trouble::Local(error.to_string()))?;
             if (finished.digest, finished.size) != (digest, size) {
-                return Ok(false);
+                return Ok(Came::Not);
             }
-            return store(inner, name, Body::Large(finished), &by);
+            return store(inner, name, Body::Large(finished), &by, stored_at);
         }
         What::Link => match content(inner, digest, size).await? {
             Some(bytes) => bytes,
-            None => return Ok(false),
+            None => return Ok(Came::Not),
         },
-        What::Drop | What::Content => return Ok(false),
+        What::Drop | What::Content => return Ok(Came::Not),
     };
     if sum.of(&body) != digest || body.len() as u64 != size {
-        return Ok(false);
+        return Ok(Came::Not);
     }
     let body = if sum == Sum::Sha256 { Body::Checked(&body, digest) } else { Body::Inline(&body) };
-    store(inner, name, body, &by)
+    store(inner, name, body, &by, stored_at)
 }
 
 /// A large content, from its file in the tier. That is shorter than the content when it is compressed, and only then.
@@ -301,9 +319,16 @@ impl Write for Limited {
     }
 }
 
-fn store(inner: &Inner, name: &Name, body: Body<'_>, by: &crate::store::Provenance) -> Result<bool, Trouble> {
-    match inner.store.bring(name, body, by) {
-        Some(Ok(_)) => Ok(true),
+fn store(
+    inner: &Inner,
+    name: &Name,
+    body: Body<'_>,
+    by: &Provenance,
+    stored_at: Timestamp,
+) -> Result<Came, Trouble> {
+    match inner.store.bring(name, body, by, stored_at) {
+        Some(Ok(_)) => Ok(Came::Here),
+        Some(Err(StoreError::Superseded)) => Ok(Came::Late),
         Some(Err(error)) => Err(Trouble::Local(error.to_string())),
         None => Err(Trouble::Local("the cache is being stopped".to_owned())),
     }

@@ -165,7 +165,11 @@ impl Soaker {
         assert!(matches!(status, 200 | 404), "GET {path} is answered with {status}");
         let known = self.keys.entry(key).or_default();
         if let Err(wrong) = known.judge(self.room, status, &body) {
-            panic!("client {}: {path}: {wrong:?}; {:?} was acknowledged", self.number, known.acknowledged);
+            let came = body.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+            panic!(
+                "client {}: {path}: {wrong:?}: {came:?} came; {:?} was acknowledged, and perhaps {:?}",
+                self.number, known.acknowledged, known.perhaps
+            );
         }
         Ok(())
     }

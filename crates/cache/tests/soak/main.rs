@@ -213,7 +213,7 @@ fn metric(address: SocketAddr, begins: &str) -> String {
     lines.collect::<Vec<_>>().join(", ")
 }
 
-/// The long one. `FORGEYARD_SOAK_SECONDS` says how long.
+/// The long one. `FORGEYARD_SOAK_SECONDS` says how long, `FORGEYARD_SOAK_ROOM` which kind of room alone, such as `Tier`.
 #[test]
 #[ignore = "takes as long as it is told: cargo xtask soak cache"]
 fn soak() {
@@ -221,9 +221,12 @@ fn soak() {
     let (begin, whole) = (Instant::now(), Duration::from_secs(seconds.unwrap_or(60)));
     // a kill every 20 seconds, and six of them at least
     let round = (whole / 6).min(Duration::from_secs(20));
+    let only = std::env::var("FORGEYARD_SOAK_ROOM").ok();
+    let mut rooms = vec![Room::Enough, Room::Tier, Room::Little, Room::FullDisk];
+    rooms.retain(|room| only.as_ref().is_none_or(|only| format!("{room:?}") == *only));
     let mut number = 0;
     while begin.elapsed() < whole {
-        let room = [Room::Enough, Room::Tier, Room::Little, Room::FullDisk][number % 4];
+        let room = rooms[number % rooms.len()];
         let group = number / 2 % 2 == 1;
         let done = one(room, group, 2, round);
         println!("{:>5.0} s  {room:?}, group commit {group}: {done}", begin.elapsed().as_secs_f64());
