@@ -92,12 +92,13 @@ fn what_is_on_its_way_from_beyond_does_not_arrive_once_its_name_was_written_remo
             .bring(&name(key), Body::Inline(b"older"), &Provenance::default(), Timestamp::from_micros(5))
             .unwrap()
     };
-    let ways: [(&str, fn(&LogStore, &str)); 3] = [
+    type Way = fn(&LogStore, &str);
+    let ways: [(&str, Way); 3] = [
         ("written", |store, key| {
             put(store, key, b"newer");
             store.shared.drop_segment(&sealed(store)).unwrap();
         }),
-        ("removed", |store, key| drop(store.remove(&name(key)).unwrap())),
+        ("removed", |store, key| assert!(!store.remove(&name(key)).unwrap())),
         ("purged", |store, key| {
             let which = Which::Scope { scope: "p/pr/7".to_owned(), prefix: key.to_owned() };
             store.remove_all(&which).unwrap();
