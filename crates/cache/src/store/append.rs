@@ -140,8 +140,9 @@ impl Shared {
                 let writer = locked(&self.writer);
                 (writer.sequence, Arc::clone(&writer.active))
             };
+            let beyond = self.beyond.as_ref().map_or(Ok(()), |beyond| beyond.sync());
             // earlier segments were synced when they were sealed
-            if let Err(error) = segment.file.sync_data() {
+            if let Err(error) = beyond.and_then(|()| segment.file.sync_data()) {
                 tracing::error!(
                     "syncing {} failed: {error}; no put is acknowledged any more",
                     segment.path.display()

@@ -69,6 +69,8 @@ pub struct Beyond {
 struct Taken {
     file: File,
     end: u64,
+    /// Not known to be on disk.
+    fresh: bool,
 }
 
 /// A name that is on its way from beyond.
@@ -148,7 +150,7 @@ impl Beyond {
         let log = File::options().create(true).truncate(false).write(true).read(true).open(&path);
         let log = log.and_then(|file| {
             let length = file.metadata()?.len();
-            Ok(Taken { file, end: length - length % TAKEN as u64 })
+            Ok(Taken { file, end: length - length % TAKEN as u64, fresh: false })
         });
         let log = log.map_err(StoreError::io("opening", &path))?;
         let purges = fs_err::read_to_string(folder.join("purges.jsonl")).unwrap_or_default();
@@ -279,6 +281,17 @@ impl Beyond {
         let written = log.file.write_all_at(&taken(name.0, until), log.end);
         written.map_err(StoreError::io("writing down that a name is gone, in", &self.folder))?;
         log.end += TAKEN as u64;
+        log.fresh = true;
+        Ok(())
+    }
+
+    /// What was taken is on disk afterwards, as what took its place has to be before it is acknowledged.
+    pub(super) fn sync(&self) -> std::io::Result<()> {
+        let mut log = locked(&self.taken);
+        if log.fresh {
+            log.file.sync_data()?;
+            log.fresh = false;
+        }
         Ok(())
     }
 
