@@ -34,8 +34,9 @@ async fn database_that_is_away_is_said_in_time_and_nothing_acknowledged_is_lost(
     let hook = repository.pushed(&second);
 
     twin.inject(Fault::Gone);
-    let (answer, beat) =
-        tokio::join!(plane.deliver("during", &hook), agent.client.heartbeat(&agent.session, Some("plan")));
+    // a step that was not heard of before: a mere sign of life is written every eight seconds only
+    let beat = agent.client.heartbeat(&agent.session, Some("the next"));
+    let (answer, beat) = tokio::join!(plane.deliver("during", &hook), beat);
     assert_eq!((answer.status, answer.header("retry-after")), (503, "2"));
     assert_eq!(answer.error().kind, ErrorKind::Unavailable);
     assert_eq!(refused(beat).kind, ErrorKind::Unavailable);
