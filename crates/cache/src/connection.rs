@@ -304,6 +304,8 @@ impl Connection {
     pub(crate) async fn proceed(&mut self, head: &Head) -> Result<(), End> {
         if head.expects {
             self.socket.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        } else if self.begin == self.buffer.len() && !matches!(head.framing, Framing::Length(0)) {
+            self.socket.acknowledge();
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod support;
 use forgeyard_cache::store::sum::Sum;
 use forgeyard_cache::token::Access;
 use forgeyard_model::Digest;
+use std::time::{Duration, Instant};
 use support::tls::Way;
 use support::{Client, service, token, write_authority};
 
@@ -260,4 +261,32 @@ fn entries_of_a_writer_are_listed_and_purged_by_admins_only() {
         404,
         "not everything by mistake"
     );
+}
+
+/// ccache 4.7 writes a head and then a body, with Nagle's algorithm on. A kernel that waits for an answer that could carry it acknowledges
+/// the head after 40 ms or later, never earlier, and only then the body comes.
+#[rstest::rstest]
+fn body_of_a_client_that_waits_for_the_acknowledgement_of_its_head_comes_at_once(
+    #[values(Way::Plain, Way::Tls)] way: Way,
+) {
+    let folder = folder();
+    let running = way.service(folder.path());
+    let mut client = way.client(folder.path(), &running);
+    client.stream.set_nodelay(false).unwrap();
+    let main = token("p/main", Access::Write);
+    let mut round = |number: usize| {
+        assert_eq!(client.ask("GET", &format!("/p/main/-/kv/{number}"), Some(&main), None).status, 404);
+        let began = Instant::now();
+        let head = format!(
+            "PUT /p/main/-/kv/{number} HTTP/1.1\r\nHost: cache\r\nAuthorization: Bearer {main}\r\nContent-Length: 5\r\n\r\n"
+        );
+        client.send(head.as_bytes());
+        client.send(b"entry");
+        assert_eq!(client.answer(false).status, 201);
+        began.elapsed()
+    };
+    // the first ones are quick anyway: a kernel waits once it saw a dialogue
+    let fastest = (0..40).map(&mut round).skip(20).min().unwrap();
+    assert!(fastest < Duration::from_millis(40), "{fastest:?}");
+    running.stop().unwrap();
 }
