@@ -189,6 +189,10 @@ impl InForce {
         self.live.read().unwrap_or_else(PoisonError::into_inner).tokens.contains(id)
     }
 
+    fn lists_nobody(&self) -> bool {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).tokens.is_empty()
+    }
+
     /// Who holds this token, if it is valid now; and how it stands in the list, where that counts.
     pub(crate) fn identify(
         &self,
@@ -230,6 +234,8 @@ impl InForce {
                     seen.live.failed = None;
                     self.take_live(live);
                 }
+                // A cache that stands alone has no list, and nothing is kept in its place.
+                Err(_) if seen.live.stamp.is_none() && self.lists_nobody() => {}
                 Err(error) => seen.live.fails(&error, "keeping the last good list of live tokens"),
             }
         }

@@ -108,6 +108,21 @@ fn list_that_cannot_be_read_leaves_the_last_one_and_at_a_start_lists_nobody() {
 }
 
 #[test]
+fn list_that_never_was_is_no_trouble_and_one_that_went_away_is() {
+    let files = Files::new();
+    let in_force = InForce::open(&files.path()).unwrap();
+    let failed = || in_force.seen.lock().unwrap().live.failed.clone();
+    in_force.refresh();
+    assert_eq!(failed(), None, "a cache that stands alone has none");
+    files.list(&["att_1"]);
+    assert!(files.holds(&in_force));
+    fs_err::remove_file(path_beside(&files.path())).unwrap();
+    in_force.refresh();
+    assert!(failed().unwrap().contains("live.json"));
+    assert!(files.holds(&in_force), "the last good one");
+}
+
+#[test]
 fn authority_that_changed_is_taken_over_and_one_that_did_not_is_not_decided_anew() {
     let files = Files::new();
     files.list(&["att_1"]);
