@@ -32,7 +32,6 @@ use crate::surface::{self, Plan};
 use crate::watch;
 use forgeyard_model::Timestamp;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -163,7 +162,7 @@ enum Sent {
     /// From this place in a file of the log.
     Log(Facts, Log, u64),
     /// From memory.
-    Kept(Facts, Rc<[u8]>),
+    Kept(Facts, Arc<[u8]>),
     /// What is in the buffer, compressed.
     Framed(Facts, Frames, Range<usize>),
 }
@@ -186,7 +185,7 @@ fn find(
             let sent = |facts| (name, Sent::Found(Found { facts, place: Place::Buffer(0..0) }));
             return Ok(facts.map(sent));
         }
-        let whole = thread.checked.borrow().entry(name, now).filter(|_| !signed);
+        let whole = core.checked.entry(name, now).filter(|_| !signed);
         match whole {
             Some(Whole { facts, placed, bytes: Some(bytes), .. }) if core.store.stands(name, &placed) => {
                 return Ok(Some((name, Sent::Kept(facts, bytes))));
@@ -204,7 +203,7 @@ fn find(
         };
         if let Some((Found { facts, place: Place::Buffer(range) }, Stored::Plain(placed))) = &found {
             let bytes = entry.get(range.clone()).unwrap_or_default();
-            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, bytes, now);
+            core.checked.keep_entry(name, *facts, *placed, bytes, now);
         }
         let found = match found {
             Some((Found { facts, place: Place::Buffer(range) }, Stored::Framed(frames))) => {
