@@ -56,6 +56,7 @@ fn access(address: &str) -> CacheAccess {
         reason: "a pull request writes its own scope and reads main".to_owned(),
         expires_at: Timestamp::from_micros(1),
         nix_keys: vec!["main-1:key".to_owned()],
+        ca: None,
     }
 }
 

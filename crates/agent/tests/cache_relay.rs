@@ -8,17 +8,18 @@ use forgeyard_model::Secret;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 fn relay() -> (Relay, SocketAddr) {
-    let relay = Relay::new(Secret::new(SECRET), &HttpOptions::default()).unwrap();
+    let relay = Relay::new(Secret::new(SECRET), &HttpOptions::default());
     let address = relay.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     (relay, address)
 }
 
 fn upstream(address: SocketAddr) -> Upstream {
-    Upstream { address: format!("http://{address}"), token: Some(Secret::new("the-token")) }
+    Upstream { address: format!("http://{address}"), token: Some(Secret::new("the-token")), ca: None }
 }
 
 /// Reads one request with its body.
@@ -102,7 +103,7 @@ fn bearer() -> Option<String> {
 async fn secret_opens_it_in_every_form_and_the_token_goes_to_the_cache_alone() {
     let (relay, at) = relay();
     let (address, heard) = cache("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nentry");
-    relay.connect(upstream(address));
+    relay.connect(upstream(address)).unwrap();
     let basic = "Basic am9iOjAxMjM0NTY3ODlhYmNkZWYwMTIzNDU2Nzg5YWJjZGVm".to_owned();
     let s3 = format!(
         "AWS4-HMAC-SHA256 Credential={SECRET}/20260101/auto/s3/aws4_request, SignedHeaders=host, Signature=0"
@@ -127,7 +128,7 @@ async fn secret_opens_it_in_every_form_and_the_token_goes_to_the_cache_alone() {
 async fn secret_of_another_job_opens_nothing() {
     let (relay, at) = relay();
     let (address, heard) = cache("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    relay.connect(upstream(address));
+    relay.connect(upstream(address)).unwrap();
     let other = "f".repeat(32);
     for sent in [
         None,
@@ -144,7 +145,7 @@ async fn secret_of_another_job_opens_nothing() {
 async fn address_that_the_cache_signed_goes_through_without_any_token() {
     let (relay, at) = relay();
     let (address, heard) = cache("HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
-    relay.connect(upstream(address));
+    relay.connect(upstream(address)).unwrap();
     assert_eq!(ask(at, "PUT", "/-/github/upload?sig=abc", None, vec![7; 300_000]).await.0, 201);
     let (head, body) = heard.recv().unwrap();
     assert!(!head.contains("authorization") && head.contains("sig=abc"), "{head}");
@@ -163,7 +164,7 @@ async fn before_it_is_known_what_the_job_may_do_the_cache_is_empty() {
 async fn cache_that_is_silent_is_waited_for_once() {
     let (relay, at) = relay();
     let (address, heard) = cache("");
-    relay.connect(upstream(address));
+    relay.connect(upstream(address)).unwrap();
     for _ in 0..20 {
         assert_eq!(ask(at, "GET", "/-/ccache/ab", bearer(), Vec::new()).await.0, 404);
     }
@@ -177,7 +178,7 @@ async fn cache_that_comes_back_is_used_again() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);
-    relay.connect(upstream(address));
+    relay.connect(upstream(address)).unwrap();
     assert_eq!(ask(at, "GET", "/-/kv/x", bearer(), Vec::new()).await.0, 404);
     let back = TcpListener::bind(address).unwrap();
     std::thread::spawn(move || {
@@ -191,5 +192,40 @@ async fn cache_that_comes_back_is_used_again() {
     while ask(at, "GET", "/-/kv/x", bearer(), Vec::new()).await.0 != 200 {
         assert!(begun.elapsed().as_secs() < 60, "it is never used again");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+/// ccache 4.7 writes a head and then a body, with Nagle's algorithm on. A kernel that waits for an answer that could carry it acknowledges
+/// the head after 40 ms or later, never earlier, and only then the body comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_of_a_client_that_waits_for_the_acknowledgement_of_its_head_comes_at_once() {
+    let (relay, at) = relay();
+    let (address, _heard) = cache("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    for connected in [false, true] {
+        if connected {
+            relay.connect(upstream(address)).unwrap();
+        }
+        let fastest = tokio::task::spawn_blocking(move || {
+            let mut stream = TcpStream::connect(at).unwrap();
+            let head = |method, length| {
+                format!(
+                    "{method} /-/ccache/ab HTTP/1.1\r\nHost: relay.example\r\nAuthorization: Bearer {SECRET}\r\nContent-Length: {length}\r\n\r\n"
+                )
+            };
+            let mut answer = [0; 4096];
+            let mut round = || {
+                stream.write_all(head("GET", 0).as_bytes()).unwrap();
+                assert!(stream.read(&mut answer).unwrap() > 0);
+                let began = Instant::now();
+                stream.write_all(head("PUT", 5).as_bytes()).unwrap();
+                stream.write_all(b"entry").unwrap();
+                assert!(stream.read(&mut answer).unwrap() > 0);
+                began.elapsed()
+            };
+            // the first ones are quick anyway: a kernel waits once it saw a dialogue
+            (0..40).map(|_| round()).skip(20).min()
+        });
+        let fastest = fastest.await.unwrap().unwrap();
+        assert!(fastest < Duration::from_millis(40), "with a cache {connected}: {fastest:?}");
     }
 }

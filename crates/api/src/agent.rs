@@ -210,6 +210,9 @@ pub struct CacheAccess {
     /// Public keys of what Nix reads from there, where its scopes have some.
     #[serde(default)]
     pub nix_keys: Vec<String>,
+    /// Certificate authorities to trust at that address beside those of the system, in PEM: where the operators have their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
 }
 
 impl std::fmt::Debug for CacheAccess {

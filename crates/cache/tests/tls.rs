@@ -1,7 +1,7 @@
 //! The listener by TLS, with real clients: curl, sccache over WebDAV, Nix, and Bazel over gRPC. Each is skipped, visibly, where it is
 //! not installed (`scripts/install-clients.sh`). The certificate is made here, by an authority of the test's own that no system
 //! trusts. Some of `http.rs` goes by TLS too; the relay and the storage helper of ccache are in
-//! `crates/forgeyard/tests/cache_tls.rs`.
+//! `crates/forgeyard/tests/cache/tls.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 

@@ -61,6 +61,8 @@ pub struct Minted {
     pub token: Secret,
     /// Public keys of what Nix reads from the scope.
     pub nix_keys: Vec<String>,
+    /// Certificate authorities that the machines of jobs need to trust the address, in PEM.
+    pub ca: Option<String>,
 }
 
 /// The build cache, as far as the control plane knows it.

@@ -39,7 +39,7 @@ impl CacheTokens for Simulated {
 
     fn mint(&self, wanted: &Wanted) -> io::Result<Minted> {
         let token = Secret::new(format!("token of {}", wanted.attempt));
-        Ok(Minted { address: "http://simulated".to_owned(), token, nix_keys: Vec::new() })
+        Ok(Minted { address: "http://simulated".to_owned(), token, nix_keys: Vec::new(), ca: None })
     }
 
     fn list(&self, live: &[AttemptId]) -> io::Result<()> {

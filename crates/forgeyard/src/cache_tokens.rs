@@ -9,6 +9,7 @@ use crate::config::CacheConfig;
 use crate::output::Wrong;
 use anyhow::Result;
 use ed25519_dalek::SigningKey;
+use forgeyard_api::client::http;
 use forgeyard_cache::authority::live::{LiveTokens, path_beside};
 use forgeyard_cache::authority::{Authority, Snapshot};
 use forgeyard_cache::scope::{ScopePath, ScopeRule};
@@ -22,6 +23,7 @@ use forgeyard_model::config::RepositoryConfig;
 use forgeyard_model::forge::Repository;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Days after which what a pull request wrote goes, when nobody used it: for closings of which nobody told us.
@@ -33,6 +35,8 @@ const CLOSED: Duration = Duration::from_secs(30 * 24 * 3600);
 pub struct FarmTokens {
     data: PathBuf,
     address: String,
+    /// The file of certificate authorities that jobs are told of, and what was in it when it was of use.
+    ca: Option<(PathBuf, Mutex<String>)>,
     key: SigningKey,
     declared: Vec<Scopes>,
     clock: Clock,
@@ -110,9 +114,12 @@ impl FarmTokens {
             return Ok(None);
         }
         let address = crate::cache_address::of_jobs(config)?;
+        let known = |file: &PathBuf| Ok::<_, anyhow::Error>((file.clone(), Mutex::new(authorities(file)?)));
+        let ca = config.ca_file.as_ref().map(known).transpose()?;
         Ok(Some(Self {
             data: data.to_owned(),
             address,
+            ca,
             key: signing_key(data)?,
             declared: config.repositories.clone(),
             clock: Clock::system(),
@@ -124,6 +131,18 @@ impl FarmTokens {
             .map(|(_, snapshot)| snapshot)
             .map_err(|error| io::Error::other(format!("{error:#}")))
     }
+}
+
+/// The certificate authorities of a file, as they are in it now.
+fn authorities(file: &Path) -> Result<String> {
+    let wrong = |reason: String| {
+        Wrong::new(format!("`ca-file` of [cache], {}: {reason}", file.display())).fix(
+            "name a file in PEM with the authority that signed the certificate of the cache, or leave it out where the system knows it",
+        )
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    http::authorities(text.as_bytes()).map_err(wrong)?;
+    Ok(text)
 }
 
 /// Public keys of what Nix reads from a scope and its parents.
@@ -165,7 +184,15 @@ impl CacheTokens for FarmTokens {
             scope: scope.clone(),
         };
         let token = token::mint_jwt(&claims, &self.key).map_err(io::Error::other)?;
-        Ok(Minted { address: self.address.clone(), token, nix_keys: nix_keys(&snapshot, &scope) })
+        let ca = self.ca.as_ref().map(|(file, known)| {
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            match authorities(file) {
+                Ok(text) => *known = text,
+                Err(error) => tracing::warn!("{error:#}; what it held before goes on"),
+            }
+            known.clone()
+        });
+        Ok(Minted { address: self.address.clone(), token, nix_keys: nix_keys(&snapshot, &scope), ca })
     }
 
     fn list(&self, live: &[AttemptId]) -> io::Result<()> {
@@ -224,6 +251,27 @@ mod tests {
         let key = signing_key(data).unwrap();
         with_key.keys.insert(KEY.to_owned(), forgeyard_cache::authority::public_text(&key.verifying_key()));
         (Authority::new(with_key).unwrap(), snapshot)
+    }
+
+    #[test]
+    fn jobs_are_told_of_the_authorities_of_a_file_and_a_file_of_no_use_is_refused_at_the_start() {
+        let data = tempfile::tempdir().unwrap();
+        let file = data.path().join("ca.pem");
+        let config = CacheConfig { ca_file: Some(file.clone()), ..CacheConfig::default() };
+        let refused = || format!("{:#}", FarmTokens::open(data.path(), &config).err().unwrap());
+        assert!(refused().contains("ca.pem"), "{}", refused());
+        fs_err::write(&file, "no certificate").unwrap();
+        assert!(refused().contains("holds no certificate"), "{}", refused());
+        let made = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem();
+        let (first, second) = (made(), made());
+        fs_err::write(&file, &first).unwrap();
+        let tokens = FarmTokens::open(data.path(), &config).unwrap().unwrap();
+        let told = || tokens.mint(&wanted(&tokens, "github/42/pr/7", true)).unwrap().ca.unwrap();
+        assert_eq!(told(), first);
+        fs_err::write(&file, &second).unwrap();
+        assert_eq!(told(), second);
+        fs_err::remove_file(&file).unwrap();
+        assert_eq!(told(), second, "a token is worth more than a file that went");
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl JobCache {
             Some(known) => known.secret,
             None => fresh_secret().map_err(failed)?,
         };
-        let relay = Relay::new(Secret::new(secret.clone()), options)?;
+        let relay = Relay::new(Secret::new(secret.clone()), options);
         let port = if own_network {
             INSIDE
         } else {
@@ -204,7 +204,10 @@ async fn ask(
 ) -> Said {
     match client.cache(session).await {
         Ok(access) => {
-            relay.connect(Upstream { address: access.address, token: Some(Secret::new(access.token)) });
+            let (address, token) = (access.address, Some(Secret::new(access.token)));
+            if let Err(error) = relay.connect(Upstream { address, token, ca: access.ca }) {
+                return Said::None(format!("[forgeyard] cache: none for this job: {error}"));
+            }
             let (scope, reason) = (access.scope, access.reason);
             let facts = CacheFacts { scope: scope.clone(), writes: access.writes, ..CacheFacts::default() };
             *given.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);

@@ -17,11 +17,14 @@
 //! Limits: HTTP/1.1 only, so Bazel uses HTTP here and not gRPC.
 
 mod answers;
+mod counts;
 mod environment;
 mod health;
 mod job;
+mod prompt;
 mod relay;
 
+pub use counts::Counts;
 pub use environment::Surroundings;
 pub(crate) use job::{CacheRecord, JobCache};
-pub use relay::{Counts, Relay, RelayError, Upstream};
+pub use relay::{Relay, RelayError, Upstream};

@@ -4,8 +4,10 @@
 //! time counts as silence ([`Health`]); an answer that stops in the middle is cut off, which every client takes for a miss.
 //! Credentials of the job never go to the cache, and the token of the cache never to the job.
 
-use super::answers::{surface, without};
+use super::answers::without;
+use super::counts::{Counters, Counts, client_of};
 use super::health::{Health, Went};
+use super::prompt::Prompt;
 use base64::Engine as _;
 use forgeyard_api::client::{ClientError, HttpOptions, http};
 use forgeyard_model::Secret;
@@ -18,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use reqwest::Body;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -46,63 +48,21 @@ pub struct Upstream {
     pub address: String,
     /// The token; without one only public scopes are read.
     pub token: Option<Secret>,
+    /// Certificate authorities to trust at that address beside those of the system, in PEM.
+    pub ca: Option<String>,
 }
 
-/// What went through a relay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Reads that found something.
-    pub hits: u64,
-    /// Reads that found nothing.
-    pub misses: u64,
-    /// Writes that were taken.
-    pub writes: u64,
-    /// Writes that were refused or thrown away by the cache.
-    pub denied: u64,
-    /// Requests that the relay answered itself, because the cache did not.
-    pub alone: u64,
-    /// How often the cache went away.
-    pub breaks: u64,
-}
-
-/// Clients that are counted by themselves, by the word of their surface in a path.
-const CLIENTS: [&str; 11] =
-    ["dav", "s3", "ccache", "bazel", "nix", "turbo", "gradle", "kv", "github", "warm", "other"];
-
-/// What a client asks before its first entry: neither hit nor miss.
-const BEFORE: [&str; 3] = ["/.sccache_check", "/nix-cache-info", "/v8/artifacts/status"];
-
-/// Which of them a path is of.
-fn client_of(path: &str) -> usize {
-    let word = match surface(path) {
-        _ if path.starts_with("/twirp/") => "github",
-        _ if path.starts_with("/v2/") => "warm",
-        Some((word, _)) => word,
-        None => "other",
-    };
-    CLIENTS.iter().position(|known| *known == word).unwrap_or(CLIENTS.len() - 1)
-}
-
-#[derive(Default)]
-struct OfClient {
-    hits: AtomicU64,
-    misses: AtomicU64,
-    writes: AtomicU64,
-    denied: AtomicU64,
-    received: AtomicU64,
-    sent: AtomicU64,
-}
-
-#[derive(Default)]
-struct Counters {
-    clients: [OfClient; CLIENTS.len()],
-    alone: AtomicU64,
+/// The cache that requests are passed on to.
+struct Connected {
+    address: String,
+    token: Option<Secret>,
+    client: reqwest::Client,
 }
 
 struct Shared {
-    client: reqwest::Client,
+    options: HttpOptions,
     secret: Secret,
-    upstream: RwLock<Option<Upstream>>,
+    upstream: RwLock<Option<Arc<Connected>>>,
     health: Health,
     counters: Counters,
 }
@@ -132,24 +92,20 @@ pub enum RelayError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The client.
-    #[error("the relay of the cache: {0}")]
-    Client(#[from] ClientError),
 }
 
 impl Relay {
     /// Makes one that listens nowhere yet. Without [`Relay::connect`] it is an empty cache.
-    pub fn new(secret: Secret, options: &HttpOptions) -> Result<Self, ClientError> {
+    pub fn new(secret: Secret, options: &HttpOptions) -> Self {
         let options = HttpOptions { connect_timeout: CONNECT, timeout: LONGEST, ..options.clone() };
-        let client = http::build(&options)?;
         let shared = Arc::new(Shared {
-            client,
+            options,
             secret,
             upstream: RwLock::default(),
             health: Health::default(),
             counters: Counters::default(),
         });
-        Ok(Self { shared, tasks: Mutex::default() })
+        Self { shared, tasks: Mutex::default() }
     }
 
     /// Listens here too. Needs the runtime of tokio.
@@ -161,40 +117,24 @@ impl Relay {
         Ok(address)
     }
 
-    /// From now on it passes requests on to this cache.
-    pub fn connect(&self, upstream: Upstream) {
-        *self.shared.upstream.write().unwrap_or_else(PoisonError::into_inner) = Some(upstream);
+    /// From now on it passes requests on to this cache. Fails when its authorities are of no use; it stays as it was then.
+    pub fn connect(&self, upstream: Upstream) -> Result<(), ClientError> {
+        let Upstream { address, token, ca } = upstream;
+        let client = http::build(&HttpOptions { ca, ..self.shared.options.clone() })?;
+        let address = address.trim_end_matches('/').to_owned();
+        let connected = Arc::new(Connected { address, token, client });
+        *self.shared.upstream.write().unwrap_or_else(PoisonError::into_inner) = Some(connected);
+        Ok(())
     }
 
     /// What went through it.
     pub fn counts(&self) -> Counts {
-        let counters = &self.shared.counters;
-        let sum = |of: fn(&OfClient) -> &AtomicU64| {
-            counters.clients.iter().map(|client| of(client).load(Ordering::Relaxed)).sum()
-        };
-        Counts {
-            hits: sum(|of| &of.hits),
-            misses: sum(|of| &of.misses),
-            writes: sum(|of| &of.writes),
-            denied: sum(|of| &of.denied),
-            alone: counters.alone.load(Ordering::Relaxed),
-            breaks: self.shared.health.breaks(),
-        }
+        self.shared.counters.sum(self.shared.health.breaks())
     }
 
     /// The same for each client that came.
     pub fn clients(&self) -> Vec<CacheClient> {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let all = CLIENTS.iter().zip(&self.shared.counters.clients).map(|(name, counters)| CacheClient {
-            client: (*name).to_owned(),
-            hits: of(&counters.hits),
-            misses: of(&counters.misses),
-            stored: of(&counters.writes),
-            denied: of(&counters.denied),
-            received_bytes: of(&counters.received),
-            sent_bytes: of(&counters.sent),
-        });
-        all.filter(|one| one.hits + one.misses + one.stored + one.denied > 0).collect()
+        self.shared.counters.clients()
     }
 
     /// What the budget of the scope says, when it is missed. Asks the cache.
@@ -204,16 +144,23 @@ impl Relay {
             verdict: serde_json::Value,
             text: String,
         }
-        let upstream = self.shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let upstream = self.shared.upstream()?;
         if self.shared.health.broken() {
             return None;
         }
-        let url = format!("{}/-/budget", upstream.address.trim_end_matches('/'));
-        let asked = self.shared.client.get(url).bearer_auth(upstream.token?.expose()).timeout(ANSWER);
+        let url = format!("{}/-/budget", upstream.address);
+        let token = upstream.token.as_ref()?;
+        let asked = upstream.client.get(url).bearer_auth(token.expose()).timeout(ANSWER);
         let answered = asked.send().await.ok()?.error_for_status().ok()?;
         let said: Said = serde_json::from_str(&answered.text().await.ok()?).ok()?;
         let cause = said.verdict.get("cold")?.as_str()?.to_owned();
         Some(CacheCold { cause, text: said.text })
+    }
+}
+
+impl Shared {
+    fn upstream(&self) -> Option<Arc<Connected>> {
+        self.upstream.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -224,10 +171,11 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let _ = stream.set_nodelay(true);
+        let (stream, awaited) = Prompt::new(stream);
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            let service = hyper::service::service_fn(move |request| {
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                awaited.store(!request.body().is_end_stream(), Ordering::Relaxed);
                 let shared = Arc::clone(&shared);
                 async move { Ok::<_, Infallible>(answer(&shared, request).await) }
             });
@@ -284,7 +232,7 @@ async fn alone(
     body: Option<Incoming>,
 ) -> Response<Body> {
     if !path.ends_with("/.sccache_check") {
-        shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+        shared.counters.alone();
     }
     if let Some(mut body) = body {
         while let Some(Ok(_)) = body.frame().await {}
@@ -322,14 +270,14 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
         // 403 and not 401: clients would ask for a password.
         return plain(403, "text/plain", "this relay is for another job\n".to_owned());
     }
-    let upstream = shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let upstream = shared.upstream();
     // sccache reads this before anything else and does not start when the answer is not one; it never is an entry.
     let first = parts.method == Method::GET && path.ends_with("/.sccache_check");
     let Some(upstream) = upstream.filter(|_| !shared.health.broken() && !first) else {
         return alone(shared, &parts.method, &path, &parts.headers, Some(body)).await;
     };
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-    let url = format!("{}{target}", upstream.address.trim_end_matches('/'));
+    let url = format!("{}{target}", upstream.address);
     let mut headers: HeaderMap = parts
         .headers
         .iter()
@@ -343,7 +291,7 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
         value.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, value);
     }
-    let mut sent = shared.client.request(parts.method.clone(), url).headers(headers);
+    let mut sent = upstream.client.request(parts.method.clone(), url).headers(headers);
     let size = body.size_hint().upper();
     let takes = ANSWER + Duration::from_secs(size.map_or(3600, |size| size / SLOWEST));
     if !body.is_end_stream() {
@@ -367,9 +315,8 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
         }
     };
     let client = client_of(&path);
-    if let Some(counters) = shared.counters.clients.get(client) {
-        count(counters, &parts.method, &path, &answered, size);
-    }
+    let discarded = answered.headers().contains_key(DISCARDED);
+    shared.counters.count(client, &parts.method, &path, answered.status(), discarded, size);
     back(Arc::clone(shared), answered, client)
 }
 
@@ -387,8 +334,8 @@ fn back(shared: Arc<Shared>, answered: reqwest::Response, client: usize) -> Resp
         let (shared, mut answered) = state?;
         match tokio::time::timeout(PAUSE, answered.chunk()).await {
             Ok(Ok(Some(piece))) => {
-                if let Some(counters) = shared.counters.clients.get(client).filter(|_| found) {
-                    counters.received.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                if found {
+                    shared.counters.received(client, piece.len() as u64);
                 }
                 Some((Ok(piece), Some((shared, answered))))
             }
@@ -412,23 +359,6 @@ fn back(shared: Arc<Shared>, answered: reqwest::Response, client: usize) -> Resp
     response
 }
 
-fn count(counters: &OfClient, method: &Method, path: &str, answered: &reqwest::Response, size: Option<u64>) {
-    let status = answered.status();
-    let discarded = answered.headers().contains_key(DISCARDED);
-    let counter = match *method {
-        _ if BEFORE.iter().any(|end| path.ends_with(end)) => return,
-        Method::GET if status.is_success() => &counters.hits,
-        Method::GET if status == StatusCode::NOT_FOUND => &counters.misses,
-        Method::PUT if status.is_success() && !discarded => {
-            counters.sent.fetch_add(size.unwrap_or(0), Ordering::Relaxed);
-            &counters.writes
-        }
-        Method::PUT => &counters.denied,
-        _ => return,
-    };
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
 /// Takes note of trouble; the first to see it starts the probe.
 fn trouble(shared: &Arc<Shared>, went: Went) {
     if !shared.health.note(went) {
@@ -441,10 +371,9 @@ fn trouble(shared: &Arc<Shared>, went: Went) {
             tokio::time::sleep(PROBE).await;
             // The relay is over, and so is its probe.
             let Some(shared) = shared.upgrade() else { return };
-            let upstream = shared.upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let Some(upstream) = upstream else { return };
-            let url = format!("{}/-/nix/nix-cache-info", upstream.address.trim_end_matches('/'));
-            let asked = shared.client.get(url).timeout(ANSWER).send().await;
+            let Some(upstream) = shared.upstream() else { return };
+            let url = format!("{}/-/nix/nix-cache-info", upstream.address);
+            let asked = upstream.client.get(url).timeout(ANSWER).send().await;
             if asked.is_ok_and(|answered| answered.status().as_u16() < 500) {
                 shared.health.mend();
                 tracing::info!("the build cache answers again");
@@ -457,23 +386,6 @@ fn trouble(shared: &Arc<Shared>, went: Went) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requests_are_counted_for_the_client_that_their_path_is_of() {
-        for (path, client) in [
-            ("/-/dav/p/a", "dav"),
-            ("/iree/main/-/ccache/ab/cd", "ccache"),
-            ("/-/warm/git/x.git/HEAD", "warm"),
-            ("/-/turbo/v8/artifacts/ab", "turbo"),
-            ("/-/gradle/ab", "gradle"),
-            ("/v2/pre/warm/x/manifests/1", "warm"),
-            ("/twirp/github.actions.results.api.v1.CacheService/X", "github"),
-            ("/-/strange/x", "other"),
-            ("/x", "other"),
-        ] {
-            assert_eq!(CLIENTS[client_of(path)], client, "{path}");
-        }
-    }
 
     #[test]
     fn credentials_of_every_client_are_found() {

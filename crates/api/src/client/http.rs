@@ -18,6 +18,8 @@ pub const MAX_ANSWER: usize = 32 << 20;
 pub struct HttpOptions {
     /// A file with further certificate authorities to trust, in PEM.
     pub ca_file: Option<PathBuf>,
+    /// Further certificate authorities to trust, in PEM.
+    pub ca: Option<String>,
     /// How long to wait for a connection.
     pub connect_timeout: Duration,
     /// How long a whole call may take, unless the call itself says otherwise.
@@ -26,7 +28,12 @@ pub struct HttpOptions {
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { ca_file: None, connect_timeout: Duration::from_secs(10), timeout: Duration::from_secs(30) }
+        Self {
+            ca_file: None,
+            ca: None,
+            connect_timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -89,14 +96,19 @@ pub fn build(options: &HttpOptions) -> Result<Client, ClientError> {
     if let Some(file) = &options.ca_file {
         let setup = |reason: String| ClientError::Setup { reason: format!("{}: {reason}", file.display()) };
         let pem = std::fs::read(file).map_err(|error| setup(error.to_string()))?;
-        let certificates =
-            reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| setup(error.to_string()))?;
-        if certificates.is_empty() {
-            return Err(setup("holds no certificate".to_owned()));
-        }
-        builder = builder.tls_certs_merge(certificates);
+        builder = builder.tls_certs_merge(authorities(&pem).map_err(setup)?);
+    }
+    if let Some(pem) = &options.ca {
+        let setup = |reason| ClientError::Setup { reason: format!("certificate authorities: {reason}") };
+        builder = builder.tls_certs_merge(authorities(pem.as_bytes()).map_err(setup)?);
     }
     builder.build().map_err(|error| ClientError::Setup { reason: causes(&error) })
+}
+
+/// Certificate authorities of a text in PEM, or why it has none.
+pub fn authorities(pem: &[u8]) -> Result<Vec<reqwest::Certificate>, String> {
+    let all = reqwest::Certificate::from_pem_bundle(pem).map_err(|error| error.to_string())?;
+    if all.is_empty() { Err("holds no certificate".to_owned()) } else { Ok(all) }
 }
 
 /// Base address without the slash at its end.
@@ -215,5 +227,8 @@ mod tests {
         let options = HttpOptions { ca_file: Some("/nowhere/ca.pem".into()), ..HttpOptions::default() };
         let error = build(&options).unwrap_err().to_string();
         assert!(error.contains("/nowhere/ca.pem"), "{error}");
+        let options = HttpOptions { ca: Some("no certificate".to_owned()), ..HttpOptions::default() };
+        let error = build(&options).unwrap_err().to_string();
+        assert!(error.contains("certificate authorities: holds no certificate"), "{error}");
     }
 }

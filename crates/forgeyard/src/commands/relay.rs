@@ -62,12 +62,12 @@ pub async fn run(args: RelayArgs) -> Result<ExitCode> {
     let token = token.map(|token| Secret::new(token.trim()));
     let secret = format!("{:032x}", rand::random::<u128>());
     let options = HttpOptions { ca_file: args.ca_file.clone(), ..HttpOptions::default() };
-    let relay = Relay::new(Secret::new(secret.clone()), &options)?;
+    let relay = Relay::new(Secret::new(secret.clone()), &options);
     let listener = std::net::TcpListener::bind(args.listen).with_context(|| {
         Wrong::new(format!("cannot listen on {}", args.listen)).fix("choose another `--listen`")
     })?;
     let address = relay.listen(listener)?;
-    relay.connect(Upstream { address: args.cache.clone(), token });
+    relay.connect(Upstream { address: args.cache.clone(), token, ca: None })?;
     let home = tempfile::tempdir()?;
     let surroundings = Surroundings {
         relay: address,

@@ -8,6 +8,7 @@ use forgeyard_model::config::FarmConfig;
 use forgeyard_model::rules::Money;
 use serde::Deserialize;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// The build cache.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -45,6 +46,8 @@ pub struct CacheConfig {
     pub jobs: Option<bool>,
     /// Where the machines of jobs reach it; by `listen` when absent.
     pub address: Option<String>,
+    /// Certificate authorities of the operators' own that machines of jobs are told to trust at that address.
+    pub ca_file: Option<PathBuf>,
     /// Scopes of repositories whose scopes are not the usual ones.
     #[serde(default)]
     pub repositories: Vec<forgeyard_engine::cache_scopes::Scopes>,

@@ -24,6 +24,15 @@ fn ask(cache: &str, method: &str, path: &str, token: &str, body: &str) -> u16 {
     answer[9..12].parse().unwrap()
 }
 
+/// Whether there is a client of the cache. Says visibly that a test is skipped without one.
+fn client() -> bool {
+    let found = Path::new("/usr/bin/ccache").is_file() || Path::new(CLIENTS).join("bin/sccache").is_file();
+    if !found {
+        println!("SKIPPED: neither ccache nor sccache is installed (scripts/install-clients.sh)");
+    }
+    found
+}
+
 /// Runs a job to its end, and answers what the farm has of it, its log, and the token that its agent had.
 async fn run(
     door: &Door,
@@ -51,8 +60,7 @@ async fn run(
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_use_the_cache_by_themselves_forks_read_main_and_tokens_end_with_the_job() {
     let Some(program) = runner_program() else { return };
-    if !Path::new("/usr/bin/ccache").is_file() && !Path::new(CLIENTS).join("bin/sccache").is_file() {
-        println!("SKIPPED: neither ccache nor sccache is installed (scripts/install-clients.sh)");
+    if !client() {
         return;
     }
     let door = Door::open(&program, By::Cached).await;
@@ -106,5 +114,27 @@ async fn jobs_use_the_cache_by_themselves_forks_read_main_and_tokens_end_with_th
     })
     .await;
     assert_eq!(door.cache(&["ls", &main]), entries);
+    let _ = door.close();
+}
+
+/// The authority of the certificate is known to nobody but the farm, which tells its jobs of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_use_a_cache_by_tls_whose_authority_the_farm_tells_them_of() {
+    let Some(program) = runner_program() else { return };
+    if !client() {
+        return;
+    }
+    let door = Door::open(&program, By::Secured).await;
+    let mut seen = Vec::new();
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        let (_, log, _, machine) = run(&door, door.push(door.repository, &LABELS, None), &seen).await;
+        seen.push(machine);
+        assert!(!log.contains("does not answer"), "{log}");
+        counts.push(counted(&log));
+    }
+    let [cold, warm] = counts[..] else { panic!("{counts:?}") };
+    assert!(cold.0 == 0 && cold.2 > 0, "{cold:?}");
+    assert!(warm.0 > 0 && warm.0 * 4 >= warm.1 * 3, "three of four files hit: {warm:?}");
     let _ = door.close();
 }

@@ -7,6 +7,7 @@
 //! machine while it works, and knows of every step that ran anywhere.
 
 use crate::chain::{Life, PROGRAM, Place, possible, traces};
+use crate::witness::Witness;
 use forgeyard_api::client::{Client, HttpOptions};
 use forgeyard_forges::twin::{APP_KEY, JobSpec, RunSpec, Setup, State, Twin};
 use forgeyard_model::demand::Demand;
@@ -18,11 +19,9 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 
 /// How long an event is waited for. Far above what it takes: this is no timed test.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Secret of the App's webhook.
 const WEBHOOK_SECRET: &str = "the secret of the simulated webhook";
 /// Labels of the pool.
@@ -59,6 +58,14 @@ pub(crate) enum By {
     ScaleSet,
     /// Signed webhooks, in a farm with a build cache that works for forks as well. Its jobs compile something first.
     Cached,
+    /// The same, and the cache speaks TLS under a certificate whose authority no system trusts.
+    Secured,
+}
+
+impl By {
+    const fn cached(self) -> bool {
+        matches!(self, By::Cached | By::Secured)
+    }
 }
 
 /// Folder of the clients of the cache, where machines may see it.
@@ -77,7 +84,7 @@ pub(crate) struct Door {
     pub(crate) stranger: Person,
     /// The fork.
     pub(crate) fork: u64,
-    /// Where the cache is, when there is one.
+    /// Where the cache is for this host, without TLS, when there is one.
     pub(crate) cache: String,
     pub(crate) client: Client,
     pub(crate) witness: Witness,
@@ -108,10 +115,8 @@ impl Door {
         // Where images may show it: not below `/tmp` or `/var/tmp`, which are the machine's own.
         let shown = tempfile::Builder::new().prefix("forgeyard-test-").tempdir_in("/var/lib").unwrap();
         put_program(shown.path(), program, witness.port(), by);
-        // A port that was free a moment ago; the farm names its own address in its configuration.
-        let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (listen, cache) = (free(), free().to_string());
         let url = format!("http://{listen}");
-        let cache = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         if by != By::ScaleSet {
             twin.with(|state| {
                 let hook = state.app(app).unwrap().hook;
@@ -328,6 +333,11 @@ impl Door {
     }
 }
 
+/// A port that was free a moment ago; the farm names its own addresses in its configuration.
+fn free() -> std::net::SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
 /// The time of this host.
 fn now() -> Timestamp {
     #[allow(
@@ -346,7 +356,7 @@ fn put_program(folder: &Path, program: &Path, witness: u16, by: By) {
     let start = format!(
         "#!/bin/sh\nexport SIMULATED_RUNNER_STEPS='/bin/bash {here}/steps.sh'\nexec {here}/simulated_runner\n"
     );
-    let compile = if by == By::Cached { include_str!("compile.sh") } else { "" };
+    let compile = if by.cached() { include_str!("compile.sh") } else { "" };
     let steps = format!(
         "set -e\n{compile}\necho \"step of $GITHUB_REPOSITORY\"\ntouch /work/marker\nexec 3<>/dev/tcp/127.0.0.1/{witness}\n\
          echo \"$GITHUB_REPOSITORY\" >&3\nread -r answer <&3\necho \"the witness says $answer\"\n"
@@ -379,7 +389,7 @@ impl Files<'_> {
         std::fs::write(at("webhook.secret"), WEBHOOK_SECRET).unwrap();
         let (repository, person, stranger) = (self.repository, self.person.id, self.stranger.id);
         let who = match by {
-            By::Cached => format!(
+            _ if by.cached() => format!(
                 "events = [\"push\", \"fork-pull-request\"]\nisolation = \"shared-kernel\"\nusers = [{person}, {stranger}]\n"
             ),
             _ => format!("events = [\"push\"]\nusers = [{person}]\n"),
@@ -400,11 +410,13 @@ impl Files<'_> {
         let (shown, labels) = (
             self.shown.display(),
             match by {
-                By::Webhook | By::Cached => LABELS.map(|label| format!("\"{label}\"")).join(", "),
+                By::Webhook | By::Cached | By::Secured => {
+                    LABELS.map(|label| format!("\"{label}\"")).join(", ")
+                }
                 By::ScaleSet => format!("\"{SET}\""),
             },
         );
-        let clients = match by == By::Cached && Path::new(CLIENTS).is_dir() {
+        let clients = match by.cached() && Path::new(CLIENTS).is_dir() {
             true => format!(", \"{CLIENTS}\""),
             false => String::new(),
         };
@@ -428,59 +440,33 @@ impl Files<'_> {
             at("app.pem").display()
         );
         match by {
-            By::Webhook | By::Cached => {
+            By::Webhook | By::Cached | By::Secured => {
                 writeln!(text, "webhook-secret-file = \"{}\"", at("webhook.secret").display()).unwrap()
             }
             By::ScaleSet => {
                 writeln!(text, "\n[[forges.scale-sets]]\nat = \"lab\"\nname = \"{SET}\"").unwrap()
             }
         }
-        if by == By::Cached {
-            let _ = writeln!(text, "\n[cache]\nlisten = \"{}\"", self.cache);
+        match by {
+            By::Webhook | By::ScaleSet => {}
+            By::Cached => {
+                let _ = writeln!(text, "\n[cache]\nlisten = \"{}\"", self.cache);
+            }
+            By::Secured => {
+                let port = free().port();
+                crate::certificates::write(at("ca.pem").parent().unwrap());
+                let [ca, chain, key] =
+                    ["ca.pem", "chain.pem", "key.pem"].map(|name| at(name).display().to_string());
+                let _ = writeln!(
+                    text,
+                    "\n[cache]\nlisten = \"127.0.0.1:{port}\"\nlocal-listen = \"{}\"\n\
+                     address = \"https://localhost:{port}\"\nca-file = \"{ca}\"\n\n\
+                     [cache.tls]\ncertificate = \"{chain}\"\nkey = \"{key}\"",
+                    self.cache
+                );
+            }
         }
         std::fs::write(at("forgeyard.toml"), text).unwrap();
         at("forgeyard.toml")
-    }
-}
-
-/// Hears of every step that runs in any machine.
-pub(crate) struct Witness(TcpListener);
-
-/// A step that waits for its answer.
-pub(crate) struct Step {
-    /// The repository whose job it is of, as the step itself says.
-    pub(crate) repository: String,
-    stream: BufReader<TcpStream>,
-}
-
-impl Witness {
-    async fn new() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
-    }
-
-    fn port(&self) -> u16 {
-        self.0.local_addr().unwrap().port()
-    }
-
-    /// The next step.
-    pub(crate) async fn step(&self) -> Step {
-        let called = tokio::time::timeout(PATIENCE, self.0.accept()).await;
-        let (stream, _) = called.expect("no step runs").unwrap();
-        let mut stream = BufReader::new(stream);
-        let mut line = String::new();
-        stream.read_line(&mut line).await.unwrap();
-        Step { repository: line.trim().to_owned(), stream }
-    }
-
-    /// Whether a step has called that nobody asked about.
-    pub(crate) async fn more(&self) -> bool {
-        tokio::time::timeout(Duration::from_millis(1), self.0.accept()).await.is_ok()
-    }
-}
-
-impl Step {
-    /// Lets it go on.
-    pub(crate) async fn go_on(mut self) {
-        self.stream.write_all(b"go on\n").await.unwrap();
     }
 }

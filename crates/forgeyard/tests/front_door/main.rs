@@ -9,9 +9,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that fails")]
 
 mod cached;
+#[path = "../chain/certificates.rs"]
+mod certificates;
 #[path = "../chain/mod.rs"]
 mod chain;
 mod door;
+mod witness;
 
 use chain::rows::Rows;
 use chain::{Place, traces};

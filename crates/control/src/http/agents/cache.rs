@@ -51,5 +51,6 @@ pub(super) async fn access(
         reason: wanted.given.reason.to_owned(),
         expires_at: wanted.expires_at,
         nix_keys: minted.nix_keys,
+        ca: minted.ca,
     }))
 }
