@@ -14,68 +14,23 @@ use forgeyard_cache::identity::policy::IssuerKind;
 use forgeyard_cache::service::Running;
 use forgeyard_cache::token::Access;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use support::issuer::{Simulated, issuer};
-use support::programs::{clients, look};
+use support::nix::text;
+use support::node::{Node, result};
+use support::programs::find;
 use support::{Client, runtime_token, service, token};
 
-/// Node with the clients, and a folder from which our scripts find them.
-struct Node {
-    program: PathBuf,
-    folder: tempfile::TempDir,
-}
-
-impl Node {
-    fn find() -> Option<Self> {
-        let program = look("node");
-        let modules = clients().join("node/node_modules");
-        let (Some(program), true) = (program, modules.join("@actions/artifact").is_dir()) else {
-            println!("SKIPPED: node with @actions/cache is not installed (scripts/install-clients.sh)");
-            return None;
-        };
-        let folder = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(modules, folder.path().join("node_modules")).unwrap();
-        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node");
-        for script in ["cache.mjs", "artifact.mjs"] {
-            fs_err::copy(scripts.join(script), folder.path().join(script)).unwrap();
-        }
-        Some(Self { program, folder })
-    }
-
-    fn run(
-        &self,
-        script: &str,
-        workspace: &Path,
-        address: SocketAddr,
-        token: &str,
-        arguments: &[&str],
-    ) -> Output {
-        let temporary = self.folder.path().join("temporary");
-        fs_err::create_dir_all(&temporary).unwrap();
-        let mut command = Command::new(&self.program);
-        command.current_dir(workspace).arg(self.folder.path().join(script)).args(arguments);
-        command.env("ACTIONS_RESULTS_URL", format!("http://{address}/")).env("ACTIONS_RUNTIME_TOKEN", token);
-        command.env("ACTIONS_CACHE_SERVICE_V2", "true").env("GITHUB_WORKSPACE", workspace);
-        command.env("RUNNER_TEMP", &temporary).env_remove("GITHUB_SERVER_URL").env_remove("NODE_OPTIONS");
-        command.output().unwrap()
-    }
-
-    /// Runs a script and answers with its result, and all that it printed.
-    fn result(
-        &self,
-        script: &str,
-        workspace: &Path,
-        address: SocketAddr,
-        token: &str,
-        arguments: &[&str],
-    ) -> (serde_json::Value, String) {
-        let output = self.run(script, workspace, address, token, arguments);
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        let line = said.lines().rev().find_map(|line| line.strip_prefix("RESULT "));
-        let line = line.unwrap_or_else(|| panic!("{arguments:?}: no result: {said}"));
-        (serde_json::from_str(line).unwrap(), said)
-    }
+/// Runs a script against the cache at this address, and answers with its result and all that it printed.
+fn run(
+    node: &Node,
+    workspace: &Path,
+    address: SocketAddr,
+    token: &str,
+    arguments: &[&str],
+) -> (serde_json::Value, String) {
+    result(&node.action(workspace, &format!("http://{address}/"), token, arguments).output().unwrap())
 }
 
 fn counted(client: &mut Client, scope: &str) -> Counted {
@@ -115,7 +70,7 @@ fn official_cache_client_saves_restores_forks_and_reads_only() {
     let mut client = Client::new(running.address);
     let (main, fork) = (runtime_token("p/main", Access::Write), runtime_token("p/pr/7", Access::Write));
     let cache = |workspace: &Path, token: &str, arguments: &[&str]| {
-        node.result("cache.mjs", workspace, running.address, token, arguments)
+        run(&node, workspace, running.address, token, &[&["cache.mjs"], arguments].concat())
     };
     let made = workspace(&noise(300_000));
     // cold
@@ -172,12 +127,12 @@ fn official_cache_client_uploads_a_large_archive_in_blocks() {
     let main = runtime_token("p/main", Access::Write);
     let content = noise(140 << 20);
     let made = workspace(&content);
-    let arguments = ["save", "large", "out"];
-    let (result, said) = node.result("cache.mjs", made.path(), running.address, &main, &arguments);
+    let arguments = ["cache.mjs", "save", "large", "out"];
+    let (result, said) = run(&node, made.path(), running.address, &main, &arguments);
     assert!(result.as_i64().is_some_and(|id| id > 0), "{said}");
     let empty = tempfile::tempdir().unwrap();
-    let arguments = ["restore", "large", "out"];
-    let (result, said) = node.result("cache.mjs", empty.path(), running.address, &main, &arguments);
+    let arguments = ["cache.mjs", "restore", "large", "out"];
+    let (result, said) = run(&node, empty.path(), running.address, &main, &arguments);
     assert_eq!(result, "large", "{said}");
     assert!(fs_err::read(empty.path().join("out/file")).unwrap() == content);
     running.stop().unwrap();
@@ -193,28 +148,22 @@ fn action_in_the_environment_of_githubs_runner_is_sent_to_the_farm_by_a_setting_
     let made = workspace(b"some object files");
     let main = runtime_token("p/main", Access::Write);
     let preloaded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/runner/forgeyard-cache.cjs");
-    let action = |script: &str, arguments: &[&str], repository: &str, artifacts: &str| {
-        let mut command = Command::new(&node.program);
-        command.current_dir(made.path()).arg(node.folder.path().join(script)).args(arguments);
+    let action = |arguments: &[&str], repository: &str, artifacts: &str| {
         // nobody listens there: what is not redirected fails
-        command
-            .env("ACTIONS_RESULTS_URL", "http://127.0.0.1:9/")
-            .env("ACTIONS_RUNTIME_TOKEN", "eyJ.of.github");
-        command.env("ACTIONS_CACHE_SERVICE_V2", "true").env("GITHUB_ACTION_REPOSITORY", repository);
-        command.env("GITHUB_WORKSPACE", made.path()).env("RUNNER_TEMP", node.folder.path());
+        let mut command = node.action(made.path(), "http://127.0.0.1:9/", "eyJ.of.github", arguments);
+        command.env("GITHUB_ACTION_REPOSITORY", repository);
         command.env("NODE_OPTIONS", format!("--require={}", preloaded.display()));
         command.env("FORGEYARD_CACHE_URL", format!("http://{}/", running.address));
         command.env("FORGEYARD_CACHE_TOKEN", &main).env("FORGEYARD_ARTIFACTS", artifacts);
-        let output = command.output().unwrap();
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+        text(&command.output().unwrap())
     };
-    let said = action("cache.mjs", &["save", "k", "out"], "actions/cache", "");
+    let said = action(&["cache.mjs", "save", "k", "out"], "actions/cache", "");
     assert!(said.contains("RESULT ") && !said.contains("RESULT -1"), "{said}");
-    let said = action("cache.mjs", &["restore", "k", "out"], "actions/cache", "");
+    let said = action(&["cache.mjs", "restore", "k", "out"], "actions/cache", "");
     assert!(said.contains("RESULT \"k\""), "{said}");
-    let said = action("artifact.mjs", &["list"], "actions/download-artifact", "1");
+    let said = action(&["artifact.mjs", "list"], "actions/download-artifact", "1");
     assert!(said.contains("RESULT {\"artifacts\":[]}"), "{said}");
-    let said = action("artifact.mjs", &["list"], "actions/download-artifact", "");
+    let said = action(&["artifact.mjs", "list"], "actions/download-artifact", "");
     assert!(said.contains("FAILED"), "artifacts stay at GitHub: {said}");
     running.stop().unwrap();
 }
@@ -237,11 +186,11 @@ fn runtime_token_of_a_fork_is_believed_as_it_comes_where_that_is_declared() {
     let fork = runtime(3, "ce7f54c7-61c7-4aae-887f-30da475f5f1a:ca395085-040a-526b-2ce8-bdc85f692774");
     let made = workspace(&noise(100_000));
     let main = runtime_token("p/main", Access::Write);
-    let (saved, said) = node.result("cache.mjs", made.path(), running.address, &main, &["save", "k", "out"]);
+    let (saved, said) = run(&node, made.path(), running.address, &main, &["cache.mjs", "save", "k", "out"]);
     assert!(saved.as_i64().is_some_and(|id| id > 0), "{said}");
     let restore = |token: &str| {
         let empty = tempfile::tempdir().unwrap();
-        node.result("cache.mjs", empty.path(), running.address, token, &["restore", "k", "out"]).0
+        run(&node, empty.path(), running.address, token, &["cache.mjs", "restore", "k", "out"]).0
     };
     assert!(restore(&fork).is_null(), "not declared, so nobody knows it");
     support::write_authority(&authority, |snapshot| {
@@ -251,14 +200,16 @@ fn runtime_token_of_a_fork_is_believed_as_it_comes_where_that_is_declared() {
     while restore(&fork).is_null() {
         assert!(began.elapsed().as_secs() < 60, "the authority was not taken over");
     }
-    let (saved, said) = node.result("cache.mjs", made.path(), running.address, &fork, &["save", "k2", "out"]);
+    let (saved, said) = run(&node, made.path(), running.address, &fork, &["cache.mjs", "save", "k2", "out"]);
     assert!(saved.as_i64().is_some_and(|id| id > 0), "{said}");
     let mut client = Client::new(running.address);
     assert_eq!(counted(&mut client, "p/pr/9").writes, 1);
     assert_eq!(counted(&mut client, "p/main").writes, 1);
     // artifacts go by GitHub's own ids
+    let url = format!("http://{}/", running.address);
     let artifact = |token: &str, arguments: &[&str]| {
-        node.run("artifact.mjs", made.path(), running.address, token, arguments)
+        let arguments = [&["artifact.mjs"], arguments].concat();
+        node.action(made.path(), &url, token, &arguments).output().unwrap()
     };
     good(&artifact(&fork, &["upload", "objects", "out/file"]), "uploading");
     assert!(good(&artifact(&fork, &["list"]), "listing").contains("\"name\":\"objects\""));
@@ -268,7 +219,7 @@ fn runtime_token_of_a_fork_is_believed_as_it_comes_where_that_is_declared() {
     let reader = runtime(1, "ce7f54c7-61c7-4aae-887f-30da475f5f1a:00000000-040a-526b-2ce8-bdc85f692774");
     assert_eq!(restore(&reader), "k");
     let (saved, said) =
-        node.result("cache.mjs", made.path(), running.address, &reader, &["save", "k3", "out"]);
+        run(&node, made.path(), running.address, &reader, &["cache.mjs", "save", "k3", "out"]);
     assert!(saved == -1 && said.contains("this token may read and not write"), "{said}");
     running.stop().unwrap();
 }
@@ -282,12 +233,10 @@ fn sccache_2330_version_1_is_refused_in_words_and_the_step_goes_on() {
     let running = service(folder.path());
     let made = workspace(b"x");
     let main = runtime_token("p/main", Access::Write);
-    let mut command = Command::new(&node.program);
-    command.current_dir(made.path()).arg(node.folder.path().join("cache.mjs")).args(["restore", "k", "out"]);
-    command
-        .env("ACTIONS_CACHE_URL", format!("http://{}/", running.address))
-        .env("ACTIONS_RUNTIME_TOKEN", &main);
-    command.env_remove("ACTIONS_CACHE_SERVICE_V2").env("RUNNER_TEMP", node.folder.path());
+    let url = format!("http://{}/", running.address);
+    let mut command = node.action(made.path(), &url, &main, &["cache.mjs", "restore", "k", "out"]);
+    command.env("ACTIONS_CACHE_URL", &url);
+    command.env_remove("ACTIONS_CACHE_SERVICE_V2").env_remove("ACTIONS_RESULTS_URL");
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("RESULT null"), "{said}");
@@ -308,7 +257,7 @@ fn official_artifact_client_uploads_lists_downloads_and_deletes_within_its_run()
     let made = workspace(&content);
     let main = runtime_token("p/main", Access::Write);
     let artifact = |workspace: &Path, token: &str, arguments: &[&str]| {
-        node.result("artifact.mjs", workspace, running.address, token, arguments)
+        run(&node, workspace, running.address, token, &[&["artifact.mjs"], arguments].concat())
     };
     let (result, said) = artifact(made.path(), &main, &["upload", "objects", "out/file"]);
     assert!(result["id"] == 1 && result["size"].as_u64().is_some_and(|size| size > 20 << 20), "{said}");
@@ -329,9 +278,10 @@ fn official_artifact_client_uploads_lists_downloads_and_deletes_within_its_run()
     artifact(empty.path(), &main, &["download", "report 1.txt", "raw"]);
     assert_eq!(fs_err::read(empty.path().join("raw/report 1.txt")).unwrap(), b"fine");
     // the name is taken until it is deleted
-    let failed =
-        node.run("artifact.mjs", made.path(), running.address, &main, &["upload", "objects", "out/file"]);
-    let said = String::from_utf8_lossy(&failed.stdout).into_owned();
+    let url = format!("http://{}/", running.address);
+    let arguments = ["artifact.mjs", "upload", "objects", "out/file"];
+    let failed = node.action(made.path(), &url, &main, &arguments).output().unwrap();
+    let said = text(&failed);
     assert!(!failed.status.success() && said.contains("already exists in this run"), "{said}");
     let (result, said) = artifact(made.path(), &main, &["delete", "objects"]);
     assert_eq!(result["id"], 1, "{said}");
@@ -343,7 +293,7 @@ fn official_artifact_client_uploads_lists_downloads_and_deletes_within_its_run()
 }
 
 fn good(output: &Output, what: &str) -> String {
-    let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
+    let said = text(output);
     assert!(output.status.success(), "{what}: {said}");
     said
 }
@@ -390,14 +340,7 @@ fn sccache_build(
 fn falcondev_164_sccache_builds_over_githubs_protocol_cold_warm_as_a_fork_and_as_a_reader(
     #[values("", "p/main/-/github/")] path: &str,
 ) {
-    let found = std::env::split_paths(&std::env::var("PATH").unwrap_or_default())
-        .chain([clients().join("bin")])
-        .map(|folder| folder.join("sccache"))
-        .find(|path| path.is_file());
-    let Some(sccache) = found else {
-        println!("SKIPPED: sccache is not installed (scripts/install-clients.sh)");
-        return;
-    };
+    let Some(sccache) = find("sccache") else { return };
     let (folder, tree) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for number in 0..4 {
         let c = format!("#include <stdio.h>\nint part_{number}(void) {{ return printf(\"{number}\"); }}\n");

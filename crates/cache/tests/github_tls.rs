@@ -16,6 +16,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -23,64 +24,31 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::issuer::{Simulated, issuer};
-use support::nix::text;
-use support::programs::{clients, look};
+use support::node::{Node, result};
+use support::programs::look;
 use support::tls::Authority;
 use support::{Client, options, runtime_token, token, write_authority};
 
 /// The name of GitHub's service, as the page has it.
 const NAME: &str = "results-receiver.actions.githubusercontent.com";
 
-/// Node with the official clients, and a folder from which our scripts find them.
-struct Node {
-    program: PathBuf,
-    folder: tempfile::TempDir,
+/// Runs a script, as an action would, and answers with its result.
+fn run(node: &Node, workspace: &Path, url: &str, token: &str, ca: &str, arguments: &[&str]) -> Value {
+    let mut command = node.action(workspace, url, token, arguments);
+    result(&command.env("NODE_EXTRA_CA_CERTS", ca).output().unwrap()).0
 }
 
-impl Node {
-    fn find() -> Option<Self> {
-        let program = look("node");
-        let modules = clients().join("node/node_modules");
-        let (Some(program), true) = (program, modules.join("@actions/artifact").is_dir()) else {
-            println!("SKIPPED: node with @actions/cache is not installed (scripts/install-clients.sh)");
-            return None;
-        };
-        let folder = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(modules, folder.path().join("node_modules")).unwrap();
-        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node");
-        for script in ["cache.mjs", "artifact.mjs"] {
-            fs_err::copy(scripts.join(script), folder.path().join(script)).unwrap();
-        }
-        Some(Self { program, folder })
-    }
-
-    /// Runs a script in a workspace, as an action would, and answers with its result.
-    fn run(&self, workspace: &Path, url: &str, token: &str, ca: &str, arguments: &[&str]) -> String {
-        let mut command = Command::new(&self.program);
-        command.current_dir(workspace).arg(self.folder.path().join(arguments[0])).args(&arguments[1..]);
-        command.env("ACTIONS_RESULTS_URL", url).env("ACTIONS_RUNTIME_TOKEN", token);
-        command.env("ACTIONS_CACHE_SERVICE_V2", "true").env("GITHUB_WORKSPACE", workspace);
-        command.env("RUNNER_TEMP", self.folder.path()).env("NODE_EXTRA_CA_CERTS", ca);
-        command.env_remove("GITHUB_SERVER_URL").env_remove("NODE_OPTIONS");
-        let output = command.output().unwrap();
-        let said = text(&output);
-        let result = said.lines().rev().find_map(|line| line.strip_prefix("RESULT "));
-        result.unwrap_or_else(|| panic!("{arguments:?}: no result: {said}")).to_owned()
-    }
-
-    /// Saves a file of three megabytes, and restores it elsewhere.
-    fn saves_and_restores(&self, url: &str, token: &str, ca: &str) {
-        let made = tempfile::tempdir().unwrap();
-        fs_err::create_dir_all(made.path().join("out")).unwrap();
-        let content: Vec<u8> =
-            (0..3_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        fs_err::write(made.path().join("out/file"), &content).unwrap();
-        let id = self.run(made.path(), url, token, ca, &["cache.mjs", "save", "k", "out"]);
-        assert!(id.parse::<i64>().unwrap() > 0);
-        let empty = tempfile::tempdir().unwrap();
-        assert_eq!(self.run(empty.path(), url, token, ca, &["cache.mjs", "restore", "k", "out"]), "\"k\"");
-        assert!(fs_err::read(empty.path().join("out/file")).unwrap() == content);
-    }
+/// Saves a file of three megabytes, and restores it elsewhere.
+fn saves_and_restores(node: &Node, url: &str, token: &str, ca: &str) {
+    let made = tempfile::tempdir().unwrap();
+    fs_err::create_dir_all(made.path().join("out")).unwrap();
+    let content: Vec<u8> = (0..3_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs_err::write(made.path().join("out/file"), &content).unwrap();
+    let id = run(node, made.path(), url, token, ca, &["cache.mjs", "save", "k", "out"]);
+    assert!(id.as_i64().is_some_and(|id| id > 0), "{id}");
+    let empty = tempfile::tempdir().unwrap();
+    assert_eq!(run(node, empty.path(), url, token, ca, &["cache.mjs", "restore", "k", "out"]), "k");
+    assert!(fs_err::read(empty.path().join("out/file")).unwrap() == content);
 }
 
 fn writes(address: SocketAddr, scope: &str) -> u64 {
@@ -101,7 +69,7 @@ fn official_cache_client_saves_and_restores_by_tls() {
     let authority = Authority::new(&folder.path().join("tls"));
     let running = authority.service(folder.path());
     let url = format!("https://localhost:{}/", running.address.port());
-    node.saves_and_restores(&url, &runtime_token("p/main", Access::Write), &authority.ca());
+    saves_and_restores(&node, &url, &runtime_token("p/main", Access::Write), &authority.ca());
     assert_eq!(writes(running.local.unwrap(), "p/main"), 1);
     running.stop().unwrap();
 }
@@ -262,12 +230,12 @@ fn by_name(node: &Node, nginx: &Path) {
     });
     let token = simulated.sign("first", "first", &claims);
     let (url, ca) = (format!("https://{NAME}/"), authority.ca());
-    node.saves_and_restores(&url, &token, &ca);
+    saves_and_restores(node, &url, &token, &ca);
     assert_eq!(writes(listen, "p/pr/9"), 1, "the scope of the pull request");
     assert_eq!(*github.asked.lock().unwrap(), Vec::<String>::new(), "nothing of it came to GitHub");
 
-    let listed = node.run(folder.path(), &url, &token, &ca, &["artifact.mjs", "list"]);
-    assert_eq!(listed, "{\"artifacts\":[]}");
+    let listed = run(node, folder.path(), &url, &token, &ca, &["artifact.mjs", "list"]);
+    assert_eq!(listed, serde_json::json!({"artifacts": []}));
     let asked = github.asked.lock().unwrap().join("\n");
     assert!(
         asked.contains("ArtifactService/ListArtifacts") && asked.contains(&format!("Host: {NAME}")),

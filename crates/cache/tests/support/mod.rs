@@ -5,6 +5,7 @@
 pub mod issuer;
 pub mod narinfo;
 pub mod nix;
+pub mod node;
 pub mod programs;
 pub mod sick;
 pub mod tls;
