@@ -5,9 +5,10 @@
 //! - **Clients.** ccache, sccache, Bazel (a `genrule` for each object) and Nix 2.26 (a derivation for each object) on the C tree,
 //!   sccache on the Rust tree, each by way of `forgeyard cache relay`, as in a job of a farm. Server and relay are built as a release is, which takes long
 //!   the first time; `FORGEYARD_PROGRAM` names another one.
-//! - **Situations.** none (before and after the others, since a machine is not the same for half an hour: their mean counts), alone (ccache
-//!   and sccache with nothing but an empty folder on this disk: what they cost themselves), cold, warm, fork (its own scope is empty, main is warm), stranger (no token, main is public), dead
-//!   (nobody listens), hung (it takes connections and says nothing), 5xx, dies (killed with half of a cold build done).
+//! - **Situations.** none (again before and after each sick one, since a machine is not the same for a quarter of an hour: the mean of the
+//!   two counts), alone (ccache and sccache with nothing but an empty folder on this disk: what they cost themselves), cold, warm, fork
+//!   (its own scope is empty, main is warm), stranger (no token, main is public), dead (nobody listens), hung (it takes connections and
+//!   says nothing), 5xx, dies (killed with half of a cold build done).
 //!
 //! `FORGEYARD_BENCH_ONLY=ccache` takes the clients with this in their name, `FORGEYARD_BENCH_SMALL=1` a part of each tree (regex
 //! alone).
@@ -334,11 +335,9 @@ impl Bench<'_> {
             let _ = std::io::stdout().flush();
         };
         add("none", &none);
-        let alone = match client {
-            Client::Ccache | Client::SccacheC | Client::SccacheRust => Some(build("alone", With::Itself)?),
-            // these are what builds without a cache as well
-            Client::Bazel | Client::Nix => None,
-        };
+        // the others are what builds without a cache as well
+        let alone = matches!(client, Client::Ccache | Client::SccacheC | Client::SccacheRust);
+        let alone = alone.then(|| build("alone", With::Itself)).transpose()?;
         if let Some(alone) = &alone {
             add("alone", alone);
         }
@@ -363,15 +362,22 @@ impl Bench<'_> {
             bail!("{}: a fork or a stranger wrote to main", client.name());
         }
 
+        let first = none.cpu;
+        let mut near = build("none", With::Nothing)?;
+        add("none", &near);
         let mut sick_ones = Vec::new();
-        let mut trouble = |name: &'static str, went: &Went| {
+        let mut trouble = |name: &'static str, went: &Went| -> Result<()> {
             add(name, went);
-            sick_ones.push((name, went.cpu));
+            let after = build("none", With::Nothing)?;
+            add("none", &after);
+            sick_ones.push((name, went.cpu, f64::midpoint(near.cpu, after.cpu)));
+            near = after;
+            Ok(())
         };
         let gone = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        trouble("dead", &with("dead", &format!("http://{gone}"), &main)?);
+        trouble("dead", &with("dead", &format!("http://{gone}"), &main)?)?;
         for (name, answers) in [("hung", false), ("5xx", true)] {
-            trouble(name, &with(name, &format!("http://{}", sick(answers)?), &main)?);
+            trouble(name, &with(name, &format!("http://{}", sick(answers)?), &main)?)?;
         }
         let other = self.token(&data, "p/other")?;
         let half = none.wall / 2;
@@ -382,11 +388,17 @@ impl Bench<'_> {
         });
         let died = with("dies", &url, &other);
         let _ = killer.join();
-        trouble("dies", &died?);
-        let again = build("none", With::Nothing)?;
-        add("none", &again);
+        trouble("dies", &died?)?;
 
-        let none = f64::midpoint(none.cpu, again.cpu);
+        if let Some(alone) = alone {
+            figures.push(Figure {
+                text: format!("{}: what it costs itself, beside none", client.name()),
+                value: alone.cpu,
+                unit: "s CPU".to_owned(),
+                peer: Some(("none".to_owned(), first)),
+                aim: None,
+            });
+        }
         let mut judge = |text: String, value: f64, peer: (&str, f64), aim: f64| {
             figures.push(Figure {
                 text: format!("{}: {text}", client.name()),
@@ -396,13 +408,10 @@ impl Bench<'_> {
                 aim: Some(("at most".to_owned(), aim * peer.1)),
             });
         };
-        judge("warm beside none (9 of 30 minutes)".to_owned(), warm, ("none", none), 0.3);
+        judge("warm beside none (9 of 30 minutes)".to_owned(), warm, ("none", first), 0.3);
         judge("fork beside warm".to_owned(), forked, ("warm", warm), 1.05);
-        for (name, cpu) in sick_ones {
-            judge(format!("cache {name}, beside none"), cpu, ("none", none), 1.1);
-            if let Some(alone) = &alone {
-                judge(format!("cache {name}, beside alone"), cpu, ("alone", alone.cpu), 1.1);
-            }
+        for (name, cpu, near) in sick_ones {
+            judge(format!("cache {name}, beside none"), cpu, ("none", near), 1.1);
         }
         Ok(())
     }
