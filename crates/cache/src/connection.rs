@@ -4,6 +4,7 @@
 //! between a read and a write must find it open (ccache#927), and a server that closes after so many requests loses
 //! some of Bazel's (bazel#10159). Memory of one is bounded: a head, a piece of a body, an entry of a segment.
 
+use crate::checked::Checked;
 use crate::exchange::{self, Access};
 use crate::http::{self, Chunks, Framing, Head, LONGEST_HEAD, Wrong};
 use crate::service::Core;
@@ -38,6 +39,7 @@ pub(crate) struct Thread {
     pub(crate) met: RefCell<HashMap<Vec<u8>, Rc<Access>>>,
     /// The one that was met last, which is nearly always the next one too.
     pub(crate) last: RefCell<Option<exchange::Met>>,
+    pub(crate) checked: RefCell<Checked>,
 }
 
 /// Where connections come from, by TLS or without it.
@@ -48,7 +50,12 @@ pub(crate) struct Door {
 
 /// Accepts connections on this thread until it is stopped.
 pub(crate) async fn accept(core: Arc<Core>, doors: Vec<Door>, stop: CancellationToken) {
-    let thread = Rc::new(Thread { core, met: RefCell::default(), last: RefCell::default() });
+    let thread = Rc::new(Thread {
+        core,
+        met: RefCell::default(),
+        last: RefCell::default(),
+        checked: RefCell::default(),
+    });
     let patience = Rc::new(Patience::default());
     let watching = Rc::clone(&patience);
     tokio::task::spawn_local(async move { watching.watch().await });
@@ -428,7 +435,7 @@ impl Connection {
             let end = part.end.min((number + 1) * step);
             // what is compressed cannot be sent as it lies there
             let plain = large.frames().is_none();
-            if plain && thread.core.checked.piece(large.digest, number, now) {
+            if plain && thread.checked.borrow().piece(large.digest, number, now) {
                 self.socket.write_file(head.as_bytes(), large.file(), at..end).await?;
                 head.clear();
                 at = end;
@@ -436,7 +443,7 @@ impl Connection {
             }
             large.piece(number, &mut self.entry)?;
             if plain {
-                thread.core.checked.keep_piece(large.digest, number, now);
+                thread.checked.borrow_mut().keep_piece(large.digest, number, now);
             }
             let from = (at - number * step) as usize;
             let until = (part.end - number * step).min(self.entry.len() as u64) as usize;

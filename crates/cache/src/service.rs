@@ -103,7 +103,6 @@ pub enum ServiceError {
 /// What all threads share.
 pub(crate) struct Core {
     pub(crate) store: LogStore,
-    pub(crate) checked: crate::checked::Checked,
     pub(crate) figures: Figures,
     pub(crate) clock: Clock,
     pub(crate) largest: u64,
@@ -239,7 +238,6 @@ pub fn start_with(options: Options, minter: Option<Minter>) -> Result<Running, S
     let in_force = InForce::open(&options.authority)?;
     let core = Arc::new(Core {
         store,
-        checked: crate::checked::Checked::default(),
         figures: Figures::default(),
         clock: options.clock,
         largest,

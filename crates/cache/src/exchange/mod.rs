@@ -32,6 +32,7 @@ use crate::surface::{self, Plan};
 use crate::watch;
 use forgeyard_model::Timestamp;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -162,7 +163,7 @@ enum Sent {
     /// From this place in a file of the log.
     Log(Facts, Log, u64),
     /// From memory.
-    Kept(Facts, Arc<[u8]>),
+    Kept(Facts, Rc<[u8]>),
     /// What is in the buffer, compressed.
     Framed(Facts, Frames, Range<usize>),
 }
@@ -185,7 +186,7 @@ fn find(
             let sent = |facts| (name, Sent::Found(Found { facts, place: Place::Buffer(0..0) }));
             return Ok(facts.map(sent));
         }
-        let whole = core.checked.entry(name, now).filter(|_| !signed);
+        let whole = thread.checked.borrow().entry(name, now).filter(|_| !signed);
         match whole {
             Some(Whole { facts, placed, bytes: Some(bytes), .. }) if core.store.stands(name, &placed) => {
                 return Ok(Some((name, Sent::Kept(facts, bytes))));
@@ -203,7 +204,7 @@ fn find(
         };
         if let Some((Found { facts, place: Place::Buffer(range) }, Stored::Plain(placed))) = &found {
             let bytes = entry.get(range.clone()).unwrap_or_default();
-            core.checked.keep_entry(name, *facts, *placed, bytes, now);
+            thread.checked.borrow_mut().keep_entry(name, *facts, *placed, bytes, now);
         }
         let found = match found {
             Some((Found { facts, place: Place::Buffer(range) }, Stored::Framed(frames))) => {
