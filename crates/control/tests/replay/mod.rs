@@ -16,6 +16,7 @@
 
 mod hub;
 mod machines;
+mod plan;
 mod report;
 mod time;
 pub mod trace;

@@ -1,6 +1,7 @@
 //! `[cache]` of `forgeyard.toml`.
 
-use super::{Tls, wrong};
+use super::Tls;
+use super::check::wrong;
 use crate::output::Wrong;
 use anyhow::Result;
 use forgeyard_cache::store::shrink::Compression;
