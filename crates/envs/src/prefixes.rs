@@ -214,10 +214,11 @@ impl Root {
             match File::options().write(true).open(&path) {
                 Ok(file) if file.try_lock().is_ok() => {
                     let folder = path.with_extension("");
-                    if folder.exists() {
-                        std::fs::remove_dir_all(&folder).map_err(|error| at("removing", &folder, &error))?;
+                    if removed(&folder)? {
+                        std::fs::remove_file(&path).map_err(|error| at("removing", &path, &error))?;
+                    } else {
+                        live.insert(folder);
                     }
-                    std::fs::remove_file(&path).map_err(|error| at("removing", &path, &error))?;
                 }
                 _ => {
                     live.insert(path.with_extension(""));
@@ -230,16 +231,26 @@ impl Root {
             if live.contains(&folder) || live.contains(&folder.with_extension("")) {
                 continue;
             }
-            match std::fs::remove_dir_all(&folder) {
-                Ok(()) => swept += 1,
-                Err(error) if error.kind() == ErrorKind::NotFound => swept += 1,
-                Err(error) => return Err(at("removing", &folder, &error)),
-            }
+            swept += u64::from(removed(&folder)?);
         }
         if swept > 0 {
             tracing::info!(root = %self.path.display(), swept, "removed unfinished environments of an earlier run");
         }
         Ok(swept)
+    }
+}
+
+/// Removes a folder of nobody; whether it is gone. One in which something is still written, by a task whose environment was refused
+/// meanwhile, is left to the next sweep.
+fn removed(folder: &Path) -> Result<bool, Explanation> {
+    match std::fs::remove_dir_all(folder) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+            tracing::info!(folder = %folder.display(), "something is still written there; the next sweep removes it");
+            Ok(false)
+        }
+        Err(error) => Err(at("removing", folder, &error)),
     }
 }
 

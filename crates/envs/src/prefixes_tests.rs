@@ -47,6 +47,30 @@ fn a_kill_before_the_rename_leaves_nothing_usable_and_is_swept() {
 }
 
 #[test]
+fn folder_in_which_something_is_still_written_is_left_to_the_next_sweep() {
+    let (_folder, root) = root();
+    let left = kill(filled(&root));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+                // the sweep may take away what is there at any moment
+                let _ = std::fs::create_dir_all(left.join("lib"));
+                let _ = std::fs::write(left.join(format!("lib/{}", number % 64)), b"late");
+            }
+        });
+        let failed: Vec<_> = (0..500).filter_map(|_| root.sweep_now().err()).collect();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(failed.is_empty(), "{} of 500: {}", failed.len(), failed[0]);
+    });
+    root.sweep_now().unwrap();
+    assert_eq!(std::fs::read_dir(root.path.join(STAGING)).unwrap().count(), 0);
+}
+
+#[test]
 fn giving_up_leaves_nothing() {
     let (_folder, root) = root();
     drop(filled(&root));
