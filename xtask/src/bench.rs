@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A part: its name, and what runs it.
 type Part = (&'static str, fn(&Path) -> Result<Vec<Figure>>);
 
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     ("transitions", |root| example(root, "forgeyard-db", "transitions", &["--figures", "--seconds", "1"])),
     ("webhooks", |root| example(root, "forgeyard-control", "figures", &["webhooks"])),
     ("burst", |root| example(root, "forgeyard-control", "figures", &["burst"])),
@@ -21,10 +21,11 @@ const PARTS: [Part; 15] = [
     ("decisions", |root| example(root, "forgeyard-control", "figures", &["decisions"])),
     ("restart", |root| example(root, "forgeyard-control", "figures", &["restart"])),
     ("artifacts", |root| example(root, "forgeyard-control", "figures", &["artifacts"])),
-    ("cache", |root| cache(root, "beside_nginx")),
-    ("cache-start", |root| cache(root, "start")),
-    ("cache-find-missing", |root| cache(root, "find_missing")),
-    ("cache-at-rest", |root| cache(root, "at_rest")),
+    ("cache", |root| cache(root, "beside_nginx", &[])),
+    ("cache-tls", |root| cache(root, "beside_nginx", &["--", "tls"])),
+    ("cache-start", |root| cache(root, "start", &[])),
+    ("cache-find-missing", |root| cache(root, "find_missing", &[])),
+    ("cache-at-rest", |root| cache(root, "at_rest", &[])),
     ("cache-clients", crate::cache_clients::figures),
     ("sandbox", sandbox),
     ("tour", tour),
@@ -169,10 +170,10 @@ fn example(root: &Path, package: &str, name: &str, arguments: &[&str]) -> Result
 
 /// As it is shipped: the cache is held against a peer that is. The profile is that of a release and has a folder of its own, so that
 /// third-party crates are compiled for it once.
-fn cache(root: &Path, name: &str) -> Result<Vec<Figure>> {
+fn cache(root: &Path, name: &str, more: &[&str]) -> Result<Vec<Figure>> {
     let arguments =
         ["run", "--quiet", "--profile", "measure", "--package", "forgeyard-cache", "--example", name];
-    collect(crate::cargo::command(root, &arguments))
+    collect(crate::cargo::command(root, &[&arguments[..], more].concat()))
 }
 
 fn sandbox(root: &Path) -> Result<Vec<Figure>> {

@@ -44,7 +44,7 @@ enum Chore {
         check: bool,
     },
     /// Measure, beside a peer or floor, and print one table: transitions, webhooks, burst, create,
-    /// decisions, restart, artifacts, cache, cache-start, cache-find-missing, cache-at-rest, cache-clients, sandbox, tour, server.
+    /// decisions, restart, artifacts, cache, cache-tls, cache-start, cache-find-missing, cache-at-rest, cache-clients, sandbox, tour, server.
     Bench {
         /// Only these parts.
         names: Vec<String>,

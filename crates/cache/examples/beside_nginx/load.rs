@@ -1,9 +1,10 @@
 //! The load: eight connections that are kept, each with one request at a time, entries that nobody else has, and bodies that are looked at.
 
 use crate::peers::{Server, Speaks};
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) const CONNECTIONS: usize = 8;
@@ -69,8 +70,7 @@ fn one(
     connection: usize,
     pace: Option<f64>,
 ) -> Vec<f64> {
-    let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.set_nodelay(true).unwrap();
+    let mut stream = connect(server);
     let (mut buffer, mut waited) = (vec![0; 256 << 10], Vec::new());
     let begin = Instant::now();
     for (turn, number) in numbers.enumerate() {
@@ -81,10 +81,28 @@ fn one(
             due
         });
         stream.write_all(&request).unwrap();
-        answer(server, &mut stream, &mut buffer, act, &expected);
+        answer(server, &mut *stream, &mut buffer, act, &expected);
         waited.extend(due.map(|due| due.elapsed().as_secs_f64()));
     }
     waited
+}
+
+/// A connection, by TLS where the server speaks that.
+trait Wire: Read + Write {}
+
+impl<T: Read + Write> Wire for T {}
+
+fn connect(server: &Server) -> Box<dyn Wire> {
+    let stream = TcpStream::connect(server.address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    match &server.tls {
+        None => Box::new(stream),
+        Some(tls) => {
+            let name = "localhost".try_into().unwrap();
+            let connection = rustls::ClientConnection::new(Arc::clone(tls), name).unwrap();
+            Box::new(rustls::StreamOwned::new(connection, stream))
+        }
+    }
 }
 
 /// Bytes that no other entry has.
@@ -126,7 +144,7 @@ fn request(server: &Server, act: Act, size: usize, number: usize) -> (Vec<u8>, V
 }
 
 /// Reads an answer, and holds what was read against what was written.
-fn answer(server: &Server, stream: &mut TcpStream, buffer: &mut [u8], act: Act, expected: &[u8]) {
+fn answer(server: &Server, stream: &mut dyn Wire, buffer: &mut [u8], act: Act, expected: &[u8]) {
     let mark: &[u8] = if server.speaks == Speaks::Http { b"\r\n\r\n" } else { b"\r\n" };
     let mut read = 0;
     let end = loop {

@@ -5,7 +5,8 @@
 //! Ours checks a token, a checksum and (on PUT) a digest; none of the others checks anything. Then the time of a request at half
 //! of the load that each can do. See `load` for the load, `peers` for the others and what their acknowledgement is worth, `floor`
 //! for the floor. Prints lines of JSON; says `SKIPPED` where nginx is missing. With the argument `quick` it leaves out all but nginx
-//! and the floor, with numbers all sizes but these, in KiB.
+//! and the floor, with numbers all sizes but these, in KiB. With the argument `tls` ours and nginx speak TLS, and ours without it stands
+//! beside them.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,8 +32,9 @@ fn main() {
     floor::serve_if_asked();
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut servers = peers::all(folder.path());
-    if std::env::args().any(|argument| argument == "quick") {
+    let tls = std::env::args().any(|argument| argument == "tls");
+    let mut servers = if tls { peers::by_tls(folder.path()) } else { peers::all(folder.path()) };
+    if !tls && std::env::args().any(|argument| argument == "quick") {
         servers.retain(|server| matches!(server.name, "ours" | "the floor" | "nginx"));
     }
     if !servers.iter().any(|server| server.name == "nginx") {
@@ -49,7 +51,8 @@ fn main() {
         let name =
             if size >= 1 << 20 { format!("{} MiB", size >> 20) } else { format!("{} KiB", size >> 10) };
         for (act, rounds, aim) in [(Act::Put, 1, 4.0), (Act::Get, 4, 1.3)] {
-            let what = format!("cache {} {name}", act.name());
+            let what = format!("cache {} {name}{}", act.name(), if tls { " by TLS" } else { "" });
+            let aim = (!tls && size <= 16 << 10).then_some(aim);
             compare(&what, &servers, act, size, count, rounds, aim);
             if size <= 16 << 10 {
                 at_half_load(&what, &servers, act, size, count);
@@ -58,7 +61,15 @@ fn main() {
     }
 }
 
-fn compare(what: &str, servers: &[Server], act: Act, size: usize, count: usize, rounds: usize, aim: f64) {
+fn compare(
+    what: &str,
+    servers: &[Server],
+    act: Act,
+    size: usize,
+    count: usize,
+    rounds: usize,
+    aim: Option<f64>,
+) {
     let able: Vec<&Server> = servers.iter().filter(|server| size <= server.largest).collect();
     let mut costs: Vec<Vec<f64>> = able.iter().map(|_| Vec::new()).collect();
     for turn in 0..TURNS {
@@ -75,7 +86,7 @@ fn compare(what: &str, servers: &[Server], act: Act, size: usize, count: usize, 
     for (name, rate) in
         named().filter(|(name, _)| *name == "nginx").chain(named().filter(|(name, _)| *name != "nginx"))
     {
-        let aim = (name == "nginx" && size <= 16 << 10).then_some(("at least", aim * rate));
+        let aim = aim.filter(|_| name == "nginx").map(|aim| ("at least", aim * rate));
         Figure { text: &text, value: rates[0], unit: "/s", peer: Some((name, *rate)), aim }.print();
     }
 }

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a server is spoken to.
@@ -29,6 +30,8 @@ pub(crate) struct Server {
     pub(crate) authorization: String,
     /// Largest entry that it is asked to take.
     pub(crate) largest: usize,
+    /// What a client goes by, where it speaks TLS.
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
     child: Child,
 }
 
@@ -64,6 +67,29 @@ pub(crate) fn all(folder: &Path) -> Vec<Server> {
     all
 }
 
+/// Ours and nginx by TLS, under one certificate of P-256, and ours without it.
+pub(crate) fn by_tls(folder: &Path) -> Vec<Server> {
+    let made_up = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made_up.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let client = Arc::new(builder.unwrap().with_root_certificates(roots).with_no_client_auth());
+    for name in ["ours", "nginx"] {
+        let folder = made(folder, name);
+        std::fs::write(folder.join("chain.pem"), made_up.cert.pem()).unwrap();
+        std::fs::write(folder.join("key.pem"), made_up.signing_key.serialize_pem()).unwrap();
+    }
+    let mut plain = ours(&made(folder, "plain"));
+    plain.name = "ours without TLS";
+    let mut all = vec![ours(&folder.join("ours")), plain];
+    all.extend(nginx(folder));
+    for server in all.iter_mut().filter(|server| server.name != "ours without TLS") {
+        server.tls = Some(Arc::clone(&client));
+    }
+    all
+}
+
 fn made(folder: &Path, name: &str) -> PathBuf {
     let folder = folder.join(name);
     std::fs::create_dir_all(folder.join("files")).unwrap();
@@ -80,6 +106,7 @@ fn ours(folder: &Path) -> Server {
         path: "/bench/-/kv/",
         authorization,
         largest: 1 << 30,
+        tls: None,
         child,
     }
 }
@@ -93,6 +120,7 @@ fn floor(folder: &Path) -> Server {
         path: "/",
         authorization: String::new(),
         largest: 1 << 30,
+        tls: None,
         child,
     }
 }
@@ -116,7 +144,8 @@ fn started(name: &'static str, port: u16, path: &'static str, command: &mut Comm
     for _ in 0..1500 {
         if TcpStream::connect(address).is_ok() {
             let (speaks, authorization) = (Speaks::Http, String::new());
-            return Some(Server { name, speaks, address, path, authorization, largest: 1 << 30, child });
+            let (largest, tls) = (1 << 30, None);
+            return Some(Server { name, speaks, address, path, authorization, largest, tls, child });
         }
         if matches!(child.try_wait(), Ok(Some(_))) {
             break;
@@ -132,13 +161,17 @@ fn started(name: &'static str, port: u16, path: &'static str, command: &mut Comm
 fn nginx(folder: &Path) -> Option<Server> {
     let (program, folder, port) = (program("nginx")?, made(folder, "nginx"), port());
     let (at, user) = (folder.display(), if nix::unistd::geteuid().is_root() { "user root;" } else { "" });
+    let secure = match folder.join("chain.pem").exists() {
+        true => format!(" ssl; ssl_certificate {at}/chain.pem; ssl_certificate_key {at}/key.pem"),
+        false => String::new(),
+    };
     let config = format!(
         "{user} daemon off; worker_processes 2; pid {at}/pid; error_log {at}/error.log crit;\n\
          events {{ worker_connections 512; }}\n\
          http {{ access_log off; client_body_temp_path {at}/body; keepalive_requests 100000000; sendfile on;\n\
          proxy_temp_path {at}/p; fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
          tcp_nopush on; client_max_body_size 0; client_body_buffer_size 256k; open_file_cache max=20000 inactive=300s;\n\
-         server {{ listen 127.0.0.1:{port}; location / {{ root {at}/files; dav_methods PUT; }} }} }}\n"
+         server {{ listen 127.0.0.1:{port}{secure}; location / {{ root {at}/files; dav_methods PUT; }} }} }}\n"
     );
     std::fs::write(folder.join("nginx.conf"), config).unwrap();
     started("nginx", port, "/", Command::new(program).arg("-c").arg(folder.join("nginx.conf")))

@@ -10,6 +10,7 @@ use forgeyard_cache::service::{Options, start};
 use forgeyard_cache::store::Clock;
 use forgeyard_cache::store::log::Config;
 use forgeyard_cache::store::shrink::Compression;
+use forgeyard_cache::tls::TlsOptions;
 use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_model::{Secret, Timestamp};
 use std::io::BufRead as _;
@@ -92,9 +93,11 @@ pub(crate) fn serve_if_asked(public: bool) {
     let compress = !folder.join("plain").exists();
     let authority = folder.join("authority.json");
     std::fs::write(&authority, serde_json::to_vec(&snapshot).unwrap()).unwrap();
+    // and one that has a certificate speaks TLS
+    let [chain, key] = ["chain.pem", "key.pem"].map(|name| folder.join(name));
     let running = start(Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        tls: None,
+        tls: chain.exists().then(|| TlsOptions::new(chain, key)),
         store: Config { compression: Compression { on: compress, ..Compression::default() }, ..store },
         authority,
         largest: 1 << 30,
