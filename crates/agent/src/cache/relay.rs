@@ -300,17 +300,19 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     let went = tokio::time::timeout(takes, sent.send()).await;
     let answered = match went {
         Ok(Ok(answered)) if answered.status().as_u16() < 500 => answered,
-        Ok(Ok(_)) => {
-            trouble(shared, Went::Error);
+        Ok(Ok(answered)) => {
+            trouble(shared, Went::Error, &answered.status());
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
         Ok(Err(error)) => {
             // A body that the job did not finish is no trouble of the cache.
-            trouble(shared, if error.is_body() { Went::Error } else { Went::Silent });
+            let went = if error.is_body() { Went::Error } else { Went::Silent };
+            // an address that the cache signed is as good as a token
+            trouble(shared, went, &http::causes(&error.without_url()));
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
         Err(_) => {
-            trouble(shared, Went::Silent);
+            trouble(shared, Went::Silent, &"it does not begin to answer in time");
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
     };
@@ -344,11 +346,12 @@ fn back(shared: Arc<Shared>, answered: reqwest::Response, client: usize) -> Resp
                 None
             }
             Ok(Err(error)) => {
-                trouble(&shared, Went::Error);
+                let error = error.without_url();
+                trouble(&shared, Went::Error, &http::causes(&error));
                 Some((Err(std::io::Error::other(error)), None))
             }
             Err(_) => {
-                trouble(&shared, Went::Silent);
+                trouble(&shared, Went::Silent, &"its answer stops in the middle");
                 Some((Err(std::io::Error::from(std::io::ErrorKind::TimedOut)), None))
             }
         }
@@ -359,12 +362,12 @@ fn back(shared: Arc<Shared>, answered: reqwest::Response, client: usize) -> Resp
     response
 }
 
-/// Takes note of trouble; the first to see it starts the probe.
-fn trouble(shared: &Arc<Shared>, went: Went) {
+/// Takes note of trouble and why; the first to see it starts the probe.
+fn trouble(shared: &Arc<Shared>, went: Went, why: &dyn std::fmt::Display) {
     if !shared.health.note(went) {
         return;
     }
-    tracing::warn!("the build cache does not answer; the job goes on without it");
+    tracing::warn!("the build cache does not answer; the job goes on without it: {why}");
     let shared = Arc::downgrade(shared);
     tokio::spawn(async move {
         loop {
