@@ -170,29 +170,70 @@ async fn cache_that_is_silent_is_waited_for_once() {
     }
     assert_eq!(heard.try_iter().filter(|(head, _)| head.contains("/-/ccache/")).count(), 1);
     assert_eq!((relay.counts().alone, relay.counts().breaks), (20, 1));
+    let cold = relay.cold().await.unwrap();
+    assert_eq!(cold.cause, "away");
+    // and not by the time that an answer has
+    assert!(cold.text.contains("no sign of life") && cold.text.contains("20 requests"), "{}", cold.text);
 }
 
+/// An entry that comes from far away, from a cache that answers what is small at once.
 #[tokio::test]
-async fn cache_that_comes_back_is_used_again() {
+async fn cache_that_is_slow_but_lives_is_waited_for() {
     let (relay, at) = relay();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = nobody.local_addr().unwrap();
-    drop(nobody);
-    relay.connect(upstream(address)).unwrap();
-    assert_eq!(ask(at, "GET", "/-/kv/x", bearer(), Vec::new()).await.0, 404);
-    let back = TcpListener::bind(address).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    relay.connect(upstream(listener.local_addr().unwrap())).unwrap();
     std::thread::spawn(move || {
-        for mut stream in back.incoming().flatten() {
-            while request(&mut stream).is_some() {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                while let Some((head, _)) = request(&mut stream) {
+                    if !head.contains("nix-cache-info") {
+                        // more than a cache may be silent and be asked
+                        std::thread::sleep(Duration::from_millis(1500));
+                    }
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                }
+            });
+        }
+    });
+    let all = (0..4).map(|_| ask(at, "GET", "/-/kv/x", bearer(), Vec::new()));
+    for (status, _) in futures::future::join_all(all).await {
+        assert_eq!(status, 200);
+    }
+    assert_eq!(relay.counts().breaks, 0);
+}
+
+/// An address at which nobody listens.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// nix#15023: Nix cannot send a body twice, so the one time has to be the right one.
+#[tokio::test]
+async fn nix_15023_push_waits_for_a_cache_that_is_started_anew() {
+    let (relay, at) = relay();
+    let address = nobody();
+    relay.connect(upstream(address)).unwrap();
+    let (say, heard) = channel();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        for mut stream in TcpListener::bind(address).unwrap().incoming().flatten() {
+            while let Some(one) = request(&mut stream) {
+                say.send(one).unwrap();
                 stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
             }
         }
     });
-    let begun = std::time::Instant::now();
-    while ask(at, "GET", "/-/kv/x", bearer(), Vec::new()).await.0 != 200 {
-        assert!(begun.elapsed().as_secs() < 60, "it is never used again");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    assert_eq!(ask(at, "PUT", "/-/nix/nar/x.nar", bearer(), vec![7; 300_000]).await.0, 200);
+    assert_eq!(relay.counts().breaks, 1, "it was away");
+    assert!(heard.try_iter().any(|(_, body)| body == vec![7; 300_000]));
+}
+
+#[tokio::test]
+async fn writes_that_somebody_counts_on_are_refused_once_the_cache_is_not_worth_waiting_for() {
+    let (relay, at) = relay();
+    relay.connect(upstream(nobody())).unwrap();
+    assert_eq!(ask(at, "PUT", "/-/nix/nar/x.nar", bearer(), vec![0; 10]).await.0, 424);
+    assert_eq!(ask(at, "PUT", "/-/kv/x", bearer(), vec![0; 10]).await.0, 503);
 }
 
 /// ccache 4.7 writes a head and then a body, with Nagle's algorithm on. A kernel that waits for an answer that could carry it acknowledges

@@ -371,6 +371,7 @@ pub const fn reason(status: u16) -> &'static str {
         415 => "Unsupported Media Type",
         416 => "Range Not Satisfiable",
         422 => "Unprocessable Content",
+        424 => "Failed Dependency",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         503 => "Service Unavailable",

@@ -79,3 +79,23 @@ fn nix_16175_path_pushed_without_a_key_is_read_by_stores_that_ask_for_the_key_of
     assert_eq!(reader.read(ONE), "one");
     running.stop().unwrap();
 }
+
+/// nix#15023: what is tried again is sent without its body, so 2.8 waits for five minutes, four times, after an answer that asks for that.
+#[rstest::rstest]
+#[case::of_bookworm("")]
+#[case::of_trixie("-2.26")]
+fn nix_15023_push_to_a_cache_without_room_fails_and_is_not_tried_again(#[case] version: &str) {
+    let Some(nix) = Nix::find(version) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let pusher = nix.place(folder.path(), "pusher", Some(&token("p/main", Access::Write)));
+    let mut options = options(folder.path(), Durability::PageCache);
+    options.store.capacity = 1 << 20;
+    options.store.segment = 64 << 10;
+    let running = start(options).unwrap();
+    pusher.import(ONE, &"more than there is room for".repeat(80_000), &[]);
+    let cache = format!("http://{}/p/main/-/nix?compression=none", running.address);
+    let pushed = pusher.nix(&["copy", "--to", &cache, ONE]);
+    let said = text(&pushed);
+    assert!(!pushed.status.success() && said.contains("413") && !said.contains("retrying"), "{said}");
+    running.stop().unwrap();
+}

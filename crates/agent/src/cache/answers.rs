@@ -25,6 +25,11 @@ pub(crate) fn surface(path: &str) -> Option<(&str, &str)> {
     Some(rest.split_once('/').unwrap_or((rest, "")))
 }
 
+/// Whether somebody counts on a write, so that it is worth waiting for a cache that is started anew.
+pub(crate) fn counted_on(method: &str, path: &str) -> bool {
+    method == "PUT" && matches!(surface(path), Some(("nix" | "kv", _)))
+}
+
 /// The answer for a request that the cache is not asked about.
 pub(crate) fn without(method: &str, path: &str, protobuf: bool) -> Answer {
     const TEXT: &str = "text/plain";
@@ -59,6 +64,8 @@ pub(crate) fn without(method: &str, path: &str, protobuf: bool) -> Answer {
         Some(("dav" | "s3" | "ccache" | "bazel" | "turbo" | "gradle", _)) if method == "DELETE" => {
             answer(204, TEXT, "")
         }
+        // nix#15023: after any 5xx it tries again without a body, and 2.8 waits for 300 s each time
+        Some(("nix", _)) => answer(424, TEXT, "the build cache does not answer; nothing was stored\n"),
         _ => answer(503, TEXT, "the build cache does not answer now\n"),
     }
 }
@@ -95,9 +102,14 @@ mod tests {
 
     #[test]
     fn writes_that_somebody_counts_on_are_refused() {
-        for path in ["/-/nix/nar/x.nar", "/-/kv/x", "/-/github/x", "/", "/-/admin/stat"] {
+        for path in ["/-/nix/nar/x.nar", "/p/main/-/nix/x.narinfo"] {
+            assert_eq!(without("PUT", path, false).status, 424, "{path}");
+            assert!(counted_on("PUT", path) && !counted_on("GET", path), "{path}");
+        }
+        for path in ["/-/kv/x", "/-/github/x", "/", "/-/admin/stat"] {
             assert_eq!(without("PUT", path, false).status, 503, "{path}");
         }
+        assert!(counted_on("PUT", "/-/kv/x") && !counted_on("PUT", "/-/dav/x"));
     }
 
     #[test]

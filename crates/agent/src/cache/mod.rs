@@ -22,6 +22,7 @@ mod environment;
 mod health;
 mod job;
 mod prompt;
+mod pulse;
 mod relay;
 
 pub use counts::Counts;

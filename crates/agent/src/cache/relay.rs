@@ -1,13 +1,15 @@
 //! The relay: takes requests on loopback, checks its own secret, passes them on with the token, or answers itself.
 //!
 //! Bodies are passed on as they come, in both directions, without being kept. A request that the cache did not begin to answer in
-//! time counts as silence ([`Health`]); an answer that stops in the middle is cut off, which every client takes for a miss.
+//! time counts as silence ([`Health`]), and so does a cache that shows no sign of life at all ([`Pulse`]), much earlier; an answer that
+//! stops in the middle is cut off, which every client takes for a miss.
 //! Credentials of the job never go to the cache, and the token of the cache never to the job.
 
-use super::answers::without;
+use super::answers::{counted_on, without};
 use super::counts::{Counters, Counts, client_of};
 use super::health::{Health, Went};
 use super::prompt::Prompt;
+use super::pulse::Pulse;
 use base64::Engine as _;
 use forgeyard_api::client::{ClientError, HttpOptions, http};
 use forgeyard_model::Secret;
@@ -22,7 +24,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -30,13 +32,15 @@ use tokio::task::JoinHandle;
 const ANSWER: Duration = Duration::from_secs(2);
 /// Slowest way to the cache, in bytes a second: a large body has so much more time.
 const SLOWEST: u64 = 1 << 20;
+/// How long a cache that showed no sign of life may take for a small question.
+const CHECK: Duration = Duration::from_millis(500);
 /// How long the next bytes of an answer may take.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How long a connection to the cache may take.
 const CONNECT: Duration = Duration::from_secs(1);
 /// How long one answer may take as a whole.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Between two probes of a cache that was silent.
+/// Between two probes of a cache that was silent, at most.
 const PROBE: Duration = Duration::from_secs(5);
 /// Said of a write that was thrown away.
 const DISCARDED: &str = "forgeyard-discarded";
@@ -59,11 +63,22 @@ struct Connected {
     client: reqwest::Client,
 }
 
+impl Connected {
+    /// What the cache says to a small question, when all of its answer comes in this time.
+    async fn asked(&self, within: Duration) -> Option<StatusCode> {
+        let url = format!("{}/-/nix/nix-cache-info", self.address);
+        let answered = self.client.get(url).timeout(within).send().await.ok()?;
+        let status = answered.status();
+        answered.bytes().await.ok().map(|_| status)
+    }
+}
+
 struct Shared {
     options: HttpOptions,
     secret: Secret,
     upstream: RwLock<Option<Arc<Connected>>>,
     health: Health,
+    pulse: Pulse,
     counters: Counters,
 }
 
@@ -103,6 +118,7 @@ impl Relay {
             secret,
             upstream: RwLock::default(),
             health: Health::default(),
+            pulse: Pulse::default(),
             counters: Counters::default(),
         });
         Self { shared, tasks: Mutex::default() }
@@ -137,8 +153,13 @@ impl Relay {
         self.shared.counters.clients()
     }
 
-    /// What the budget of the scope says, when it is missed. Asks the cache.
+    /// Why the cache brought less than it should: what the budget of the scope says when it is missed, which is asked of the cache, or that
+    /// the cache went away.
     pub async fn cold(&self) -> Option<CacheCold> {
+        self.budget().await.or_else(|| self.away())
+    }
+
+    async fn budget(&self) -> Option<CacheCold> {
         #[derive(serde::Deserialize)]
         struct Said {
             verdict: serde_json::Value,
@@ -155,6 +176,18 @@ impl Relay {
         let said: Said = serde_json::from_str(&answered.text().await.ok()?).ok()?;
         let cause = said.verdict.get("cold")?.as_str()?.to_owned();
         Some(CacheCold { cause, text: said.text })
+    }
+
+    fn away(&self) -> Option<CacheCold> {
+        let why = self.shared.health.why()?;
+        let Counts { alone, breaks, .. } = self.counts();
+        let times = if breaks == 1 { "once".to_owned() } else { format!("{breaks} times") };
+        let now = if self.shared.health.broken() { "it is still away" } else { "it is back" };
+        let text = format!(
+            "the cache went away {times}, the last time because of: {why}; {alone} requests did without it, and {now}. See on its \
+             host whether it runs, and from here whether it is reached"
+        );
+        Some(CacheCold { cause: "away".to_owned(), text })
     }
 }
 
@@ -238,8 +271,8 @@ async fn alone(
         while let Some(Ok(_)) = body.frame().await {}
     }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let answer =
-        without(method.as_str(), path, kind.is_some_and(|kind| kind.starts_with("application/protobuf")));
+    let protobuf = kind.is_some_and(|kind| kind.starts_with("application/protobuf"));
+    let answer = without(method.as_str(), path, protobuf);
     let mut response = plain(answer.status, answer.kind, answer.body);
     response.headers_mut().insert(HeaderName::from_static(DISCARDED), HeaderValue::from_static("1"));
     response
@@ -271,6 +304,11 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
         return plain(403, "text/plain", "this relay is for another job\n".to_owned());
     }
     let upstream = shared.upstream();
+    if let Some(upstream) = &upstream
+        && counted_on(parts.method.as_str(), &path)
+    {
+        ready(shared, upstream).await;
+    }
     // sccache reads this before anything else and does not start when the answer is not one; it never is an entry.
     let first = parts.method == Method::GET && path.ends_with("/.sccache_check");
     let Some(upstream) = upstream.filter(|_| !shared.health.broken() && !first) else {
@@ -295,24 +333,33 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     let size = body.size_hint().upper();
     let takes = ANSWER + Duration::from_secs(size.map_or(3600, |size| size / SLOWEST));
     if !body.is_end_stream() {
-        sent = sent.body(Body::wrap(body));
+        let beats = Arc::clone(shared);
+        // What is taken is a sign of life.
+        sent = sent.body(Body::wrap(body.map_frame(move |frame| {
+            beats.pulse.beat();
+            frame
+        })));
     }
-    let went = tokio::time::timeout(takes, sent.send()).await;
-    let answered = match went {
-        Ok(Ok(answered)) if answered.status().as_u16() < 500 => answered,
-        Ok(Ok(answered)) => {
+    let answered = tokio::select! {
+        answered = sent.send() => answered,
+        () = stops(shared, &upstream) => return alone(shared, &parts.method, &path, &parts.headers, None).await,
+        () = tokio::time::sleep(takes) => {
+            trouble(shared, Went::Silent, &"it does not begin to answer in time");
+            return alone(shared, &parts.method, &path, &parts.headers, None).await;
+        }
+    };
+    shared.pulse.beat();
+    let answered = match answered {
+        Ok(answered) if answered.status().as_u16() < 500 => answered,
+        Ok(answered) => {
             trouble(shared, Went::Error, &answered.status());
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
-        Ok(Err(error)) => {
+        Err(error) => {
             // A body that the job did not finish is no trouble of the cache.
             let went = if error.is_body() { Went::Error } else { Went::Silent };
             // an address that the cache signed is as good as a token
             trouble(shared, went, &http::causes(&error.without_url()));
-            return alone(shared, &parts.method, &path, &parts.headers, None).await;
-        }
-        Err(_) => {
-            trouble(shared, Went::Silent, &"it does not begin to answer in time");
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
     };
@@ -336,13 +383,14 @@ fn back(shared: Arc<Shared>, answered: reqwest::Response, client: usize) -> Resp
         let (shared, mut answered) = state?;
         match tokio::time::timeout(PAUSE, answered.chunk()).await {
             Ok(Ok(Some(piece))) => {
+                shared.pulse.beat();
                 if found {
                     shared.counters.received(client, piece.len() as u64);
                 }
                 Some((Ok(piece), Some((shared, answered))))
             }
             Ok(Ok(None)) => {
-                shared.health.note(Went::Well);
+                shared.health.well();
                 None
             }
             Ok(Err(error)) => {
@@ -364,26 +412,59 @@ fn back(shared: Arc<Shared>, answered: reqwest::Response, client: usize) -> Resp
 
 /// Takes note of trouble and why; the first to see it starts the probe.
 fn trouble(shared: &Arc<Shared>, went: Went, why: &dyn std::fmt::Display) {
-    if !shared.health.note(went) {
-        return;
-    }
+    let why = why.to_string();
+    let Some(mut pause) = shared.health.note(went, &why, Instant::now()) else { return };
     tracing::warn!("the build cache does not answer; the job goes on without it: {why}");
     let shared = Arc::downgrade(shared);
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(PROBE).await;
+            tokio::time::sleep(pause).await;
             // The relay is over, and so is its probe.
             let Some(shared) = shared.upgrade() else { return };
             let Some(upstream) = shared.upstream() else { return };
-            let url = format!("{}/-/nix/nix-cache-info", upstream.address);
-            let asked = upstream.client.get(url).timeout(ANSWER).send().await;
-            if asked.is_ok_and(|answered| answered.status().as_u16() < 500) {
-                shared.health.mend();
+            if upstream.asked(ANSWER).await.is_some_and(|status| status.as_u16() < 500) {
+                shared.health.mend(Instant::now());
                 tracing::info!("the build cache answers again");
                 return;
             }
+            pause = PROBE.min(pause * 2);
         }
     });
+}
+
+/// Before a body that can be sent only once: sees whether there is somebody to take it, and waits for a cache that may be back soon.
+async fn ready(shared: &Arc<Shared>, upstream: &Connected) {
+    if !shared.health.broken() && !shared.pulse.felt() {
+        if upstream.asked(ANSWER).await.is_some() {
+            shared.pulse.beat();
+        } else {
+            trouble(shared, Went::Silent, &"it shows no sign of life");
+        }
+    }
+    while shared.health.broken() && !shared.health.lasts(Instant::now()) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Ends when the cache shows no sign of life, or when somebody else found that. While it shows one, this goes on for ever.
+async fn stops(shared: &Arc<Shared>, upstream: &Connected) {
+    let begun = Instant::now();
+    loop {
+        shared.pulse.silence(begun).await;
+        // one asks for all that wait
+        let _asks = shared.pulse.asks().await;
+        if shared.health.broken() {
+            return;
+        }
+        if shared.pulse.quiet(begun).is_some() {
+            continue;
+        }
+        if upstream.asked(CHECK).await.is_none() {
+            trouble(shared, Went::Silent, &"it shows no sign of life");
+            return;
+        }
+        shared.pulse.beat();
+    }
 }
 
 #[cfg(test)]

@@ -321,7 +321,7 @@ async fn remove(
     match core.store.remove(&Name { scope, kind, key }) {
         Ok(true) => say(conn, core, head, 204, "").await,
         Ok(false) => say(conn, core, head, 404, "").await,
-        Err(error) => fail(head, access, &error),
+        Err(error) => fail(head, access, kind, &error),
     }
 }
 

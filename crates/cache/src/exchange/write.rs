@@ -57,7 +57,7 @@ pub(super) async fn put(
         },
     };
     let incoming = match incoming {
-        Err(End::Store(error)) => return fail(head, access, &error),
+        Err(End::Store(error)) => return fail(head, access, write.kind, &error),
         other => other?,
     };
     let by = Provenance {
@@ -135,7 +135,7 @@ pub(super) async fn put(
     let (outcome, size) = match settled {
         Ok(settled) => settled,
         Err(error) => {
-            let Wrong { status, reason } = failed(head, access, &error);
+            let Wrong { status, reason } = failed(head, access, name.kind, &error);
             return say_after_body(conn, head, status, &format!("{reason}\n")).await;
         }
     };
@@ -206,17 +206,20 @@ async fn malformed(
     say_after_body(conn, head, 422, &format!("{}: {wrong} (refusal {number})\n", name.key)).await
 }
 
-pub(super) fn fail(head: &Head, access: &Access, error: &StoreError) -> Result<(), End> {
+pub(super) fn fail(head: &Head, access: &Access, kind: Kind, error: &StoreError) -> Result<(), End> {
     // what may be left of the body is not read
-    Err(failed(head, access, error).into())
+    Err(failed(head, access, kind, error).into())
 }
 
-fn failed(head: &Head, access: &Access, error: &StoreError) -> Wrong {
+fn failed(head: &Head, access: &Access, kind: Kind, error: &StoreError) -> Wrong {
     add(&access.counters.failures, 1);
     tracing::error!(client = %head.agent, "storing an entry: {error}");
-    let status = match error {
-        StoreError::Full(_) => 507,
-        StoreError::TooLong(_) => 400,
+    let status = match (error, kind) {
+        (StoreError::TooLong(_), _) => 400,
+        // nix#15023: it tries again after any 5xx, but sends no body then: 2.26 fails four times more, 2.8 waits for 300 s each time
+        (StoreError::Full(_), Kind::Nix) => 413,
+        (_, Kind::Nix) => 424,
+        (StoreError::Full(_), _) => 507,
         _ => 503,
     };
     Wrong { status, reason: "the entry was not stored" }

@@ -39,11 +39,11 @@ fn quoted(text: &str) -> String {
 }
 
 fn said(counts: Counts) -> String {
-    let Counts { hits, misses, writes, denied, alone, breaks } = counts;
+    let Counts { hits, misses, writes, denied, alone, .. } = counts;
     let reads = hits + misses;
     let mut text = format!("cache: {hits} of {reads} reads hit, {writes} entries stored, {denied} refused");
     if alone > 0 {
-        text.push_str(&format!("; {alone} requests without the cache, which went away {breaks} times"));
+        text.push_str(&format!("; {alone} requests without the cache"));
     }
     text
 }

@@ -98,6 +98,28 @@ fn nix_builds_with_a_sick_cache() {
     }
 }
 
+/// nix#15023: Nix sends no body when it tries an upload again, and then waits for five minutes, four times. `nix copy` fails, since
+/// somebody counts on it, and is told so in a way that it does not try again.
+#[test]
+fn nix_15023_nix_copy_to_a_sick_cache_fails_and_does_not_try_again() {
+    for nix in ["nix", "nix-2.26"] {
+        let Some(nix) = find(nix) else { continue };
+        for sick in ALL {
+            let folder = tempfile::tempdir().unwrap();
+            let (url, _) = cache(sick);
+            let script = format!(
+                "nix() {{ timeout 100 {} --extra-experimental-features nix-command --store \"$HOME/root\" \"$@\"; }}\n\
+                 echo content > file\npath=$(nix store add-path file)\n\
+                 if nix copy --to \"${{FORGEYARD_CACHE_URL}}-/nix\" $path 2> said; then exit 3; fi\n\
+                 cat said >&2; [ $(grep -c 'unable to upload' said) -le 1 ]\n",
+                nix.display()
+            );
+            with_relay(&url, folder.path(), &script);
+            let _ = Command::new("chmod").args(["-R", "u+w"]).arg(folder.path()).output();
+        }
+    }
+}
+
 /// After the first silence nobody waits for the cache again.
 fn check(sick: Sick, heard: usize, said: &str) {
     let most = match sick {
