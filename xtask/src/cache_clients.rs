@@ -5,10 +5,10 @@
 //! - **Clients.** ccache, sccache, Bazel (a `genrule` for each object) and Nix 2.26 (a derivation for each object) on the C tree,
 //!   sccache on the Rust tree, each by way of `forgeyard cache relay`, as in a job of a farm. Server and relay are built as a release is, which takes long
 //!   the first time; `FORGEYARD_PROGRAM` names another one.
-//! - **Situations.** none (again before and after each sick one, since a machine is not the same for a quarter of an hour: the mean of the
-//!   two counts), alone (ccache and sccache with nothing but an empty folder on this disk: what they cost themselves), cold, warm, fork
-//!   (its own scope is empty, main is warm), stranger (no token, main is public), dead (nobody listens), hung (it takes connections and
-//!   says nothing), 5xx, dies (killed with half of a cold build done).
+//! - **Situations.** cold, warm, fork (its own scope is empty, main is warm), stranger (no token, main is public); then, in turn and
+//!   three times, since a machine is not the same for a quarter of an hour: none (no cache and no client), alone (ccache and sccache with
+//!   nothing but an empty folder on this disk: what they cost themselves), dead (nobody listens), hung (it takes connections and says
+//!   nothing), 5xx, dies (killed with half of a cold build done).
 //!
 //! `FORGEYARD_BENCH_ONLY=ccache` takes the clients with this in their name, `FORGEYARD_BENCH_SMALL=1` a part of each tree (regex
 //! alone).
@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often a warm build and that of a fork are measured.
-const SHORT: usize = 3;
+/// How often each situation is measured that is judged.
+const ROUNDS: usize = 3;
 
 /// What is built with what.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,6 +64,10 @@ impl Client {
         }
     }
 }
+
+/// In the order of the table.
+const SITUATIONS: [&str; 10] =
+    ["none", "alone", "cold", "warm", "fork", "stranger", "dead", "hung", "5xx", "dies"];
 
 /// What a build has.
 #[derive(Clone, Copy)]
@@ -151,8 +155,8 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
     let chosen: Vec<Client> =
         Client::ALL.into_iter().filter(|client| client.name().contains(&only)).collect();
     println!(
-        "{:<17} {:<9} {:>7} {:>7} {:>6} {:>6}  reads that hit",
-        "client, tree", "situation", "wall s", "CPU s", "wall", "CPU"
+        "{:<17} {:<9} {:>7} {:>7} {:>20}",
+        "client, tree", "situation", "wall s", "CPU s", "reads that hit"
     );
     for (number, client) in chosen.iter().enumerate() {
         if find(client.program()).is_none() {
@@ -166,7 +170,6 @@ pub(crate) fn figures(root: &Path) -> Result<Vec<Figure>> {
             failed = failed.or(Some(error));
         }
     }
-    println!("the columns `wall` and `CPU` are ratios to the same build without a cache");
     failed.map_or(Ok(figures), Err)
 }
 
@@ -317,110 +320,117 @@ impl Bench<'_> {
     fn client(&self, client: Client, figures: &mut Vec<Figure>) -> Result<()> {
         let data = self.folder.join("data").display().to_string();
         let (server, url) = self.serve(&data)?;
-        let build = |situation: &str, with: With<'_>| -> Result<Went> {
-            eprintln!("  {situation} …");
-            self.build(client, with)
-        };
-        let none = build("none", With::Nothing)?;
-        let add = |situation: &str, went: &Went| {
-            println!(
-                "{:<17} {situation:<9} {:>7.1} {:>7.1} {:>6.2} {:>6.2}  {}",
-                client.name(),
-                went.wall.as_secs_f64(),
-                went.cpu,
-                went.wall.as_secs_f64() / none.wall.as_secs_f64(),
-                went.cpu / none.cpu,
-                went.said.split(" reads hit").next().unwrap_or_default(),
-            );
-            let _ = std::io::stdout().flush();
-        };
-        add("none", &none);
-        // the others are what builds without a cache as well
-        let alone = matches!(client, Client::Ccache | Client::SccacheC | Client::SccacheRust);
-        let alone = alone.then(|| build("alone", With::Itself)).transpose()?;
-        if let Some(alone) = &alone {
-            add("alone", alone);
-        }
+        let mut all: Vec<(&'static str, Went)> = Vec::new();
+        let run =
+            |all: &mut Vec<(&'static str, Went)>, situation: &'static str, with: With<'_>| -> Result<()> {
+                eprintln!("  {situation} …");
+                let went = self.build(client, with)?;
+                println!(
+                    "{:<17} {situation:<9} {:>7.1} {:>7.1} {:>20}",
+                    client.name(),
+                    went.wall.as_secs_f64(),
+                    went.cpu,
+                    went.said.split(" reads hit").next().unwrap_or_default(),
+                );
+                let _ = std::io::stdout().flush();
+                all.push((situation, went));
+                Ok(())
+            };
         let (main, fork) = (self.token(&data, "p/main")?, self.token(&data, "p/pr/7")?);
-        let of = |situation: &str, arguments: &[&str]| build(situation, With::Relay(arguments));
-        let with =
-            |situation: &str, url: &str, token: &str| of(situation, &["--cache", url, "--token-file", token]);
-        add("cold", &with("cold", &url, &main)?);
+        let with = |url: &str, token: &str| ["--cache", url, "--token-file", token].map(str::to_owned);
+        let of = |all: &mut Vec<_>, situation, arguments: &[String]| {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            run(all, situation, With::Relay(&arguments))
+        };
+        of(&mut all, "cold", &with(&url, &main))?;
         let before = self.entries(&url, &data, "p/main")?;
-        // these are short, so one says little
-        let (mut warm, mut forked) = (Vec::new(), Vec::new());
-        for _ in 0..SHORT {
-            for (situation, token, all) in [("warm", &main, &mut warm), ("fork", &fork, &mut forked)] {
-                let went = with(situation, &url, token)?;
-                add(situation, &went);
-                all.push(went.cpu);
-            }
+        for _ in 0..ROUNDS {
+            of(&mut all, "warm", &with(&url, &main))?;
+            of(&mut all, "fork", &with(&url, &fork))?;
         }
-        let (warm, forked) = (middle(warm), middle(forked));
-        add("stranger", &of("stranger", &["--cache", &url, "--scope", "p/main"])?);
+        run(&mut all, "stranger", With::Relay(&["--cache", &url, "--scope", "p/main"]))?;
         if self.entries(&url, &data, "p/main")? != before {
             bail!("{}: a fork or a stranger wrote to main", client.name());
         }
+        drop(server);
 
-        let first = none.cpu;
-        let mut near = build("none", With::Nothing)?;
-        add("none", &near);
-        let mut sick_ones = Vec::new();
-        let mut trouble = |name: &'static str, went: &Went| -> Result<()> {
-            add(name, went);
-            let after = build("none", With::Nothing)?;
-            add("none", &after);
-            sick_ones.push((name, went.cpu, f64::midpoint(near.cpu, after.cpu)));
-            near = after;
-            Ok(())
-        };
         let gone = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        trouble("dead", &with("dead", &format!("http://{gone}"), &main)?)?;
-        for (name, answers) in [("hung", false), ("5xx", true)] {
-            trouble(name, &with(name, &format!("http://{}", sick(answers)?), &main)?)?;
-        }
-        let other = self.token(&data, "p/other")?;
-        let half = none.wall / 2;
-        let id = server.0.id().to_string();
-        let killer = std::thread::spawn(move || {
-            std::thread::sleep(half);
-            Command::new("kill").args(["-9", &id]).status()
-        });
-        let died = with("dies", &url, &other);
-        let _ = killer.join();
-        trouble("dies", &died?)?;
-
-        if let Some(alone) = alone {
-            figures.push(Figure {
-                text: format!("{}: what it costs itself, beside none", client.name()),
-                value: alone.cpu,
-                unit: "s CPU".to_owned(),
-                peer: Some(("none".to_owned(), first)),
-                aim: None,
+        let (hung, fails) = (sick(false)?, sick(true)?);
+        for _ in 0..ROUNDS {
+            run(&mut all, "none", With::Nothing)?;
+            // the others are what builds without a cache as well
+            if matches!(client, Client::Ccache | Client::SccacheC | Client::SccacheRust) {
+                run(&mut all, "alone", With::Itself)?;
+            }
+            for (name, address) in [("dead", gone), ("hung", hung), ("5xx", fails)] {
+                of(&mut all, name, &with(&format!("http://{address}"), &main))?;
+            }
+            let half = middle(&all, "none", |went| went.wall.as_secs_f64()) / 2.0;
+            let (server, url) = self.serve(&data)?;
+            let other = self.token(&data, "p/other")?;
+            let id = server.0.id().to_string();
+            let killer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_secs_f64(half));
+                Command::new("kill").args(["-9", &id]).status()
             });
+            let died = of(&mut all, "dies", &with(&url, &other));
+            let _ = killer.join();
+            died?;
         }
-        let mut judge = |text: String, value: f64, peer: (&str, f64), aim: f64| {
-            figures.push(Figure {
-                text: format!("{}: {text}", client.name()),
-                value,
-                unit: "s CPU".to_owned(),
-                peer: Some((peer.0.to_owned(), peer.1)),
-                aim: Some(("at most".to_owned(), aim * peer.1)),
-            });
-        };
-        judge("warm beside none (9 of 30 minutes)".to_owned(), warm, ("none", first), 0.3);
-        judge("fork beside warm".to_owned(), forked, ("warm", warm), 1.05);
-        for (name, cpu, near) in sick_ones {
-            judge(format!("cache {name}, beside none"), cpu, ("none", near), 1.1);
-        }
+        run(&mut all, "none", With::Nothing)?;
+        judge(client, &all, figures);
         Ok(())
     }
 }
 
-/// The one in the middle.
-fn middle(mut all: Vec<f64>) -> f64 {
-    all.sort_unstable_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+/// Prints each situation beside no cache, and takes the figures that are judged: those in the middle of several.
+fn judge(client: Client, all: &[(&'static str, Went)], figures: &mut Vec<Figure>) {
+    let cpu = |situation: &str| middle(all, situation, |went| went.cpu);
+    let wall = |situation: &str| middle(all, situation, |went| went.wall.as_secs_f64());
+    let mut seen: Vec<&str> = all.iter().map(|(situation, _)| *situation).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    for situation in SITUATIONS.into_iter().filter(|one| seen.contains(one)) {
+        println!(
+            "{:<17} {situation:<9} {:>7.2} {:>7.2} of none",
+            client.name(),
+            wall(situation) / wall("none"),
+            cpu(situation) / cpu("none"),
+        );
+    }
+    let mut figure = |text: String, (value, unit): (f64, &str), peer: (&str, f64), aim: Option<f64>| {
+        figures.push(Figure {
+            text: format!("{}: {text}", client.name()),
+            value,
+            unit: unit.to_owned(),
+            peer: Some((peer.0.to_owned(), peer.1)),
+            aim: aim.map(|aim| ("at most".to_owned(), aim * peer.1)),
+        });
+    };
+    let none = ("none", cpu("none"));
+    if seen.contains(&"alone") {
+        figure("what it costs itself, beside none".to_owned(), (cpu("alone"), "s CPU"), none, None);
+    }
+    figure("warm beside none (9 of 30 minutes)".to_owned(), (cpu("warm"), "s CPU"), none, Some(0.3));
+    figure("fork beside warm".to_owned(), (cpu("fork"), "s CPU"), ("warm", cpu("warm")), Some(1.05));
+    for name in ["dead", "hung", "5xx", "dies"] {
+        figure(format!("cache {name}, beside none"), (cpu(name), "s CPU"), none, Some(1.1));
+        figure(
+            format!("cache {name}, beside none"),
+            (wall(name), "s wall"),
+            ("none", wall("none")),
+            Some(1.1),
+        );
+    }
+}
+
+/// The one in the middle of all that were measured in a situation; of two, the mean.
+fn middle(all: &[(&'static str, Went)], situation: &str, of: impl Fn(&Went) -> f64) -> f64 {
+    let mut found: Vec<f64> =
+        all.iter().filter(|(one, _)| *one == situation).map(|(_, went)| of(went)).collect();
+    found.sort_unstable_by(f64::total_cmp);
+    let at = |index: usize| found.get(index).copied().unwrap_or(f64::NAN);
+    f64::midpoint(at(found.len().saturating_sub(1) / 2), at(found.len() / 2))
 }
 
 /// A server that takes connections and says nothing, or that says 500 to everything.

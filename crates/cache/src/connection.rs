@@ -193,6 +193,8 @@ impl Connection {
     }
 
     async fn refuse(&mut self, wrong: Wrong) -> Result<(), End> {
+        // who tries paths that climb, or two bodies in one, is seen
+        tracing::info!(status = wrong.status, peer = %self.peer.ip(), "a request is refused: {}", wrong.reason);
         let text = format!("{}\n", wrong.reason);
         http::answer(
             &mut self.head,
