@@ -102,6 +102,25 @@ async fn machine_without_network_reaches_the_cache_and_nothing_else_and_never_se
     rig.end().await;
 }
 
+/// A cold cache is named with its cause within one build, and one that is not there is cold as well.
+#[tokio::test]
+async fn log_and_facts_of_a_job_name_a_cache_that_was_away() {
+    need_sandbox!();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let rig = Rig::new(AGENT).await;
+    rig.farm.lock().cache = Some(access(&format!("http://{gone}")));
+    rig.run(&[&format!("python3 -c \"{ASK}\" 2>&1 | grep '404'")]).await;
+    let facts = rig.farm.facts().await;
+    let log = rig.farm.log_text();
+    assert_eq!(facts.steps[0].exit_code, Some(0), "{log}");
+    let cache = facts.cache.unwrap();
+    assert_eq!((cache.alone, cache.hits), (1, 0));
+    assert_eq!(cache.cold.unwrap().cause, "away");
+    assert!(log.contains("[forgeyard] cache: cold (away): the cache went away once"), "{log}");
+    assert!(log.contains("onnection refused"), "{log}");
+    rig.end().await;
+}
+
 /// The environment of a job names a place: after the agent was started again it must be the same one.
 #[tokio::test]
 async fn agent_that_is_started_again_brings_the_cache_back_to_the_running_job() {
