@@ -202,6 +202,29 @@ async fn cache_that_is_slow_but_lives_is_waited_for() {
     assert_eq!(relay.counts().breaks, 0);
 }
 
+#[tokio::test]
+async fn errors_with_good_answers_between_are_none_in_a_row_although_those_have_no_body() {
+    let (relay, at) = relay();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    relay.connect(upstream(listener.local_addr().unwrap())).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                while let Some((head, _)) = request(&mut stream) {
+                    let status = if head.contains("/-/kv/bad") { "500 Bad" } else { "201 Created" };
+                    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    for _ in 0..4 {
+        assert_eq!(ask(at, "PUT", "/-/kv/bad", bearer(), vec![0; 10]).await.0, 503);
+        assert_eq!(ask(at, "PUT", "/-/kv/good", bearer(), vec![0; 10]).await.0, 201);
+    }
+    assert_eq!(relay.counts().breaks, 0);
+}
+
 /// An address at which nobody listens.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
@@ -211,18 +234,34 @@ fn nobody() -> SocketAddr {
 #[tokio::test]
 async fn nix_15023_push_waits_for_a_cache_that_is_started_anew() {
     let (relay, at) = relay();
-    let address = nobody();
+    let first = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = first.local_addr().unwrap();
     relay.connect(upstream(address)).unwrap();
     let (say, heard) = channel();
+    let (ended, told) = channel();
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(1));
-        for mut stream in TcpListener::bind(address).unwrap().incoming().flatten() {
-            while let Some(one) = request(&mut stream) {
-                say.send(one).unwrap();
-                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        let serve = |listener: TcpListener, requests: usize| {
+            let mut left = requests;
+            for mut stream in listener.incoming().flatten() {
+                while let Some(one) = request(&mut stream) {
+                    say.send(one).unwrap();
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                    left -= 1;
+                    if left == 0 {
+                        return;
+                    }
+                }
             }
-        }
+        };
+        serve(first, 1);
+        ended.send(()).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        serve(TcpListener::bind(address).unwrap(), usize::MAX);
     });
+    assert_eq!(ask(at, "GET", "/-/nix/x.narinfo", bearer(), Vec::new()).await.0, 200);
+    told.recv().unwrap();
+    // as long as somebody else was answered just now nobody looks whether the cache lives
+    tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(ask(at, "PUT", "/-/nix/nar/x.nar", bearer(), vec![7; 300_000]).await.0, 200);
     assert_eq!(relay.counts().breaks, 1, "it was away");
     assert!(heard.try_iter().any(|(_, body)| body == vec![7; 300_000]));

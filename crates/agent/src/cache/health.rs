@@ -19,8 +19,10 @@ const SOON: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_secs(60);
 /// A cache that was well for so many times the last pause starts anew with a short one.
 const TRUST: u32 = 10;
+/// Between two probes, at most.
+const PROBE: Duration = Duration::from_secs(5);
 /// Trouble that is older is none of a cache that is only started anew.
-const PASSES: Duration = Duration::from_secs(5);
+const PASSES: Duration = Duration::from_secs(2);
 
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,8 @@ struct Trouble {
 /// The fuse.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
+    /// Whether it ever was well.
+    known: AtomicBool,
     broken: AtomicBool,
     errors: AtomicU32,
     breaks: AtomicU64,
@@ -59,10 +63,16 @@ impl Health {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Whether it has been in trouble for so long that it is not worth waiting for.
-    pub(crate) fn lasts(&self, now: Instant) -> bool {
-        let last = self.last();
-        self.broken() && last.as_ref().is_some_and(|last| now.saturating_duration_since(last.began) > PASSES)
+    /// Whether it is worth waiting for: it was well before, and the trouble is young.
+    pub(crate) fn passes(&self, now: Instant) -> bool {
+        let age = self.last().as_ref().map(|last| now.saturating_duration_since(last.began));
+        self.broken() && self.known.load(Ordering::Relaxed) && age.is_some_and(|age| age < PASSES)
+    }
+
+    /// How long to wait until the next probe, after one that was not answered.
+    pub(crate) fn patience(&self, now: Instant) -> Duration {
+        let age = self.last().as_ref().map(|last| now.saturating_duration_since(last.began));
+        (age.unwrap_or_default() / 2).clamp(SOON, PROBE)
     }
 
     /// How often there was trouble.
@@ -77,6 +87,7 @@ impl Health {
 
     /// There was an answer, whatever it says.
     pub(crate) fn well(&self) {
+        self.known.store(true, Ordering::Relaxed);
         self.errors.store(0, Ordering::Relaxed);
     }
 
@@ -154,12 +165,19 @@ mod tests {
     }
 
     #[test]
-    fn trouble_that_may_pass_is_told_from_one_that_lasts() {
+    fn only_young_trouble_of_a_cache_that_was_well_is_worth_waiting_for() {
         let (health, now) = (Health::default(), Instant::now());
-        assert!(!health.lasts(now + LATE), "there is none");
+        assert!(!health.passes(now), "there is none");
         health.note(Went::Silent, "", now);
-        assert!(!health.lasts(now + PASSES) && health.lasts(now + PASSES + SOON));
-        health.mend(now + LATE);
-        assert!(!health.lasts(now + LATE));
+        assert!(!health.passes(now), "it never was well");
+        health.mend(now);
+        health.well();
+        health.note(Went::Silent, "", now);
+        assert!(health.passes(now) && !health.passes(now + PASSES));
+        assert_eq!(health.patience(now), SOON);
+        assert_eq!(health.patience(now + 4 * SOON), 2 * SOON);
+        assert_eq!(health.patience(now + LATE), PROBE);
+        health.mend(now);
+        assert!(!health.passes(now));
     }
 }

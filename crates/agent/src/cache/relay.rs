@@ -40,8 +40,6 @@ const PAUSE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(1);
 /// How long one answer may take as a whole.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Between two probes of a cache that was silent, at most.
-const PROBE: Duration = Duration::from_secs(5);
 /// Said of a write that was thrown away.
 const DISCARDED: &str = "forgeyard-discarded";
 
@@ -363,6 +361,10 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
     };
+    if parts.method == Method::HEAD || answered.content_length() == Some(0) {
+        // that is all there is: its body is not even looked at
+        shared.health.well();
+    }
     let client = client_of(&path);
     let discarded = answered.headers().contains_key(DISCARDED);
     shared.counters.count(client, &parts.method, &path, answered.status(), discarded, size);
@@ -427,7 +429,7 @@ fn trouble(shared: &Arc<Shared>, went: Went, why: &dyn std::fmt::Display) {
                 tracing::info!("the build cache answers again");
                 return;
             }
-            pause = PROBE.min(pause * 2);
+            pause = shared.health.patience(Instant::now());
         }
     });
 }
@@ -441,7 +443,7 @@ async fn ready(shared: &Arc<Shared>, upstream: &Connected) {
             trouble(shared, Went::Silent, &"it shows no sign of life");
         }
     }
-    while shared.health.broken() && !shared.health.lasts(Instant::now()) {
+    while shared.health.passes(Instant::now()) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
