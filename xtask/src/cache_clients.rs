@@ -7,8 +7,9 @@
 //!   the first time; `FORGEYARD_PROGRAM` names another one.
 //! - **Situations.** cold, warm, fork (its own scope is empty, main is warm), stranger (no token, main is public); then, in turn and
 //!   three times, since a machine is not the same for a quarter of an hour: none (no cache and no client), alone (ccache and sccache with
-//!   nothing but an empty folder on this disk: what they cost themselves), dead (nobody listens), hung (it takes connections and says
-//!   nothing), 5xx, dies (killed with half of a cold build done).
+//!   nothing but an empty folder on this disk: what they cost themselves), dead (nobody listens), and with half of a cold build done: dies
+//!   (killed), hangs (stopped by a signal, so the kernel takes connections and nobody answers), 5xx (what stands before it closes
+//!   all connections and answers 500 from then on; that front is *simulated*, by a thread of the bench).
 //!
 //! `FORGEYARD_BENCH_ONLY=ccache` takes the clients with this in their name, `FORGEYARD_BENCH_SMALL=1` a part of each tree (regex
 //! alone).
@@ -22,7 +23,7 @@ use crate::bench::Figure;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -67,7 +68,7 @@ impl Client {
 
 /// In the order of the table.
 const SITUATIONS: [&str; 10] =
-    ["none", "alone", "cold", "warm", "fork", "stranger", "dead", "hung", "5xx", "dies"];
+    ["none", "alone", "cold", "warm", "fork", "stranger", "dead", "dies", "hangs", "5xx"];
 
 /// What a build has.
 #[derive(Clone, Copy)]
@@ -355,27 +356,30 @@ impl Bench<'_> {
         drop(server);
 
         let gone = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let (hung, fails) = (sick(false)?, sick(true)?);
         for _ in 0..ROUNDS {
             run(&mut all, "none", With::Nothing)?;
             // the others are what builds without a cache as well
             if matches!(client, Client::Ccache | Client::SccacheC | Client::SccacheRust) {
                 run(&mut all, "alone", With::Itself)?;
             }
-            for (name, address) in [("dead", gone), ("hung", hung), ("5xx", fails)] {
-                of(&mut all, name, &with(&format!("http://{address}"), &main))?;
+            of(&mut all, "dead", &with(&format!("http://{gone}"), &main))?;
+            let half = Duration::from_secs_f64(middle(&all, "none", |went| went.wall.as_secs_f64()) / 2.0);
+            for (situation, signal) in [("dies", Some("-KILL")), ("hangs", Some("-STOP")), ("5xx", None)] {
+                let (server, url) = self.serve(&data)?;
+                let other = self.token(&data, "p/other")?;
+                let turns = Instant::now() + half;
+                let url = if signal.is_some() { url } else { format!("http://{}", front(&url, turns)?) };
+                let id = server.0.id().to_string();
+                let trouble = signal.map(|signal| {
+                    std::thread::spawn(move || {
+                        std::thread::sleep(half);
+                        Command::new("kill").args([signal, &id]).status()
+                    })
+                });
+                let went = of(&mut all, situation, &with(&url, &other));
+                let _ = trouble.map(std::thread::JoinHandle::join);
+                went?;
             }
-            let half = middle(&all, "none", |went| went.wall.as_secs_f64()) / 2.0;
-            let (server, url) = self.serve(&data)?;
-            let other = self.token(&data, "p/other")?;
-            let id = server.0.id().to_string();
-            let killer = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_secs_f64(half));
-                Command::new("kill").args(["-9", &id]).status()
-            });
-            let died = of(&mut all, "dies", &with(&url, &other));
-            let _ = killer.join();
-            died?;
         }
         run(&mut all, "none", With::Nothing)?;
         judge(client, &all, figures);
@@ -413,7 +417,7 @@ fn judge(client: Client, all: &[(&'static str, Went)], figures: &mut Vec<Figure>
     }
     figure("warm beside none (9 of 30 minutes)".to_owned(), (cpu("warm"), "s CPU"), none, Some(0.3));
     figure("fork beside warm".to_owned(), (cpu("fork"), "s CPU"), ("warm", cpu("warm")), Some(1.05));
-    for name in ["dead", "hung", "5xx", "dies"] {
+    for name in ["dead", "dies", "hangs", "5xx"] {
         figure(format!("cache {name}, beside none"), (cpu(name), "s CPU"), none, Some(1.1));
         figure(
             format!("cache {name}, beside none"),
@@ -433,27 +437,44 @@ fn middle(all: &[(&'static str, Went)], situation: &str, of: impl Fn(&Went) -> f
     f64::midpoint(at(found.len().saturating_sub(1) / 2), at(found.len() / 2))
 }
 
-/// A server that takes connections and says nothing, or that says 500 to everything.
-fn sick(answers: bool) -> Result<SocketAddr> {
+/// What stands before a cache: it passes bytes on until this moment, then closes all connections and says 500 to everything.
+fn front(cache: &str, turns: Instant) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
+    let cache = cache.trim_start_matches("http://").to_owned();
     std::thread::spawn(move || {
-        let mut kept = Vec::new();
-        for mut stream in listener.incoming().flatten() {
-            if !answers {
-                kept.push(stream);
-                continue;
-            }
+        for stream in listener.incoming().flatten() {
+            let cache = cache.clone();
             std::thread::spawn(move || {
-                let mut buffer = [0; 64 << 10];
-                while stream.read(&mut buffer).is_ok_and(|read| read > 0) {
-                    let answer = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
-                    if stream.write_all(answer.as_bytes()).is_err() {
-                        return;
-                    }
+                if Instant::now() < turns {
+                    let _ = pass_on(&stream, &cache, turns);
+                } else {
+                    let _ = refuse(stream);
                 }
             });
         }
     });
     Ok(address)
+}
+
+fn pass_on(stream: &TcpStream, cache: &str, turns: Instant) -> std::io::Result<()> {
+    let behind = TcpStream::connect(cache)?;
+    for (from, to) in [(stream, &behind), (&behind, stream)] {
+        let (mut from, mut to) = (from.try_clone()?, to.try_clone()?);
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
+    std::thread::sleep(turns.saturating_duration_since(Instant::now()));
+    stream.shutdown(Shutdown::Both)?;
+    behind.shutdown(Shutdown::Both)
+}
+
+fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut buffer = [0; 64 << 10];
+    while stream.read(&mut buffer)? > 0 {
+        stream.write_all(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")?;
+    }
+    Ok(())
 }

@@ -22,7 +22,7 @@ const TRUST: u32 = 10;
 /// Between two probes, at most.
 const PROBE: Duration = Duration::from_secs(5);
 /// Trouble that is older is none of a cache that is only started anew.
-const PASSES: Duration = Duration::from_secs(2);
+const PASSES: Duration = Duration::from_millis(1500);
 
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +31,14 @@ pub(crate) enum Went {
     Error,
     /// There was no answer.
     Silent,
+    /// There was no connection.
+    Gone,
 }
 
 /// The last trouble.
 #[derive(Debug)]
 struct Trouble {
+    went: Went,
     why: String,
     began: Instant,
     ended: Option<Instant>,
@@ -63,10 +66,12 @@ impl Health {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Whether it is worth waiting for: it was well before, and the trouble is young.
+    /// Whether it is worth waiting for: it was well before, the trouble is young, and it does not hang.
     pub(crate) fn passes(&self, now: Instant) -> bool {
-        let age = self.last().as_ref().map(|last| now.saturating_duration_since(last.began));
-        self.broken() && self.known.load(Ordering::Relaxed) && age.is_some_and(|age| age < PASSES)
+        let last = self.last();
+        let young = |last: &Trouble| now.saturating_duration_since(last.began) < PASSES;
+        let may = last.as_ref().is_some_and(|last| last.went != Went::Silent && young(last));
+        may && self.broken() && self.known.load(Ordering::Relaxed)
     }
 
     /// How long to wait until the next probe, after one that was not answered.
@@ -95,7 +100,7 @@ impl Health {
     pub(crate) fn note(&self, went: Went, why: &str, now: Instant) -> Option<Duration> {
         let trouble = match went {
             Went::Error => self.errors.fetch_add(1, Ordering::Relaxed) + 1 >= ERRORS,
-            Went::Silent => true,
+            Went::Silent | Went::Gone => true,
         };
         if !trouble {
             return None;
@@ -113,7 +118,7 @@ impl Health {
             }
             _ => SOON,
         };
-        *last = Some(Trouble { why: why.to_owned(), began: now, ended: None, pause });
+        *last = Some(Trouble { went, why: why.to_owned(), began: now, ended: None, pause });
         Some(pause)
     }
 
@@ -165,19 +170,27 @@ mod tests {
     }
 
     #[test]
-    fn only_young_trouble_of_a_cache_that_was_well_is_worth_waiting_for() {
+    fn only_young_trouble_of_a_cache_that_was_well_and_does_not_hang_is_worth_waiting_for() {
         let (health, now) = (Health::default(), Instant::now());
         assert!(!health.passes(now), "there is none");
-        health.note(Went::Silent, "", now);
+        health.note(Went::Gone, "", now);
         assert!(!health.passes(now), "it never was well");
         health.mend(now);
         health.well();
-        health.note(Went::Silent, "", now);
+        health.note(Went::Gone, "", now);
         assert!(health.passes(now) && !health.passes(now + PASSES));
+        health.mend(now);
+        assert!(!health.passes(now));
+        health.note(Went::Silent, "", now);
+        assert!(!health.passes(now), "it hangs");
+    }
+
+    #[test]
+    fn probes_become_rarer_with_the_age_of_the_trouble() {
+        let (health, now) = (Health::default(), Instant::now());
+        health.note(Went::Gone, "", now);
         assert_eq!(health.patience(now), SOON);
         assert_eq!(health.patience(now + 4 * SOON), 2 * SOON);
         assert_eq!(health.patience(now + LATE), PROBE);
-        health.mend(now);
-        assert!(!health.passes(now));
     }
 }

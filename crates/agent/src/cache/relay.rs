@@ -63,11 +63,11 @@ struct Connected {
 
 impl Connected {
     /// What the cache says to a small question, when all of its answer comes in this time.
-    async fn asked(&self, within: Duration) -> Option<StatusCode> {
+    async fn asked(&self, within: Duration) -> Result<StatusCode, reqwest::Error> {
         let url = format!("{}/-/nix/nix-cache-info", self.address);
-        let answered = self.client.get(url).timeout(within).send().await.ok()?;
+        let answered = self.client.get(url).timeout(within).send().await?;
         let status = answered.status();
-        answered.bytes().await.ok().map(|_| status)
+        answered.bytes().await.map(|_| status)
     }
 }
 
@@ -354,8 +354,12 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
         Err(error) => {
-            // A body that the job did not finish is no trouble of the cache.
-            let went = if error.is_body() { Went::Error } else { Went::Silent };
+            let went = match error {
+                // A body that the job did not finish is no trouble of the cache.
+                ref error if error.is_body() => Went::Error,
+                ref error if error.is_connect() => Went::Gone,
+                _ => Went::Silent,
+            };
             // an address that the cache signed is as good as a token
             trouble(shared, went, &http::causes(&error.without_url()));
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
@@ -424,7 +428,7 @@ fn trouble(shared: &Arc<Shared>, went: Went, why: &dyn std::fmt::Display) {
             // The relay is over, and so is its probe.
             let Some(shared) = shared.upgrade() else { return };
             let Some(upstream) = shared.upstream() else { return };
-            if upstream.asked(ANSWER).await.is_some_and(|status| status.as_u16() < 500) {
+            if upstream.asked(ANSWER).await.is_ok_and(|status| status.as_u16() < 500) {
                 shared.health.mend(Instant::now());
                 tracing::info!("the build cache answers again");
                 return;
@@ -434,14 +438,20 @@ fn trouble(shared: &Arc<Shared>, went: Went, why: &dyn std::fmt::Display) {
     });
 }
 
+/// Whether a cache of which nothing was heard for a while answers a small question.
+async fn lives(shared: &Arc<Shared>, upstream: &Connected) -> bool {
+    match upstream.asked(CHECK).await {
+        Ok(_) => shared.pulse.beat(),
+        Err(error) if error.is_connect() => trouble(shared, Went::Gone, &http::causes(&error.without_url())),
+        Err(_) => trouble(shared, Went::Silent, &"it shows no sign of life"),
+    }
+    !shared.health.broken()
+}
+
 /// Before a body that can be sent only once: sees whether there is somebody to take it, and waits for a cache that may be back soon.
 async fn ready(shared: &Arc<Shared>, upstream: &Connected) {
     if !shared.health.broken() && !shared.pulse.felt() {
-        if upstream.asked(ANSWER).await.is_some() {
-            shared.pulse.beat();
-        } else {
-            trouble(shared, Went::Silent, &"it shows no sign of life");
-        }
+        lives(shared, upstream).await;
     }
     while shared.health.passes(Instant::now()) {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -461,11 +471,9 @@ async fn stops(shared: &Arc<Shared>, upstream: &Connected) {
         if shared.pulse.quiet(begun).is_some() {
             continue;
         }
-        if upstream.asked(CHECK).await.is_none() {
-            trouble(shared, Went::Silent, &"it shows no sign of life");
+        if !lives(shared, upstream).await {
             return;
         }
-        shared.pulse.beat();
     }
 }
 
