@@ -31,7 +31,7 @@ pub(crate) enum Went {
     Error,
     /// There was no answer.
     Silent,
-    /// There was no connection.
+    /// There was no connection, or it broke.
     Gone,
 }
 

@@ -354,12 +354,8 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
         Err(error) => {
-            let went = match error {
-                // A body that the job did not finish is no trouble of the cache.
-                ref error if error.is_body() => Went::Error,
-                ref error if error.is_connect() => Went::Gone,
-                _ => Went::Silent,
-            };
+            // A body that the job did not finish is no trouble of the cache.
+            let went = if error.is_body() { Went::Error } else { Went::Gone };
             // an address that the cache signed is as good as a token
             trouble(shared, went, &http::causes(&error.without_url()));
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
@@ -442,8 +438,8 @@ fn trouble(shared: &Arc<Shared>, went: Went, why: &dyn std::fmt::Display) {
 async fn lives(shared: &Arc<Shared>, upstream: &Connected) -> bool {
     match upstream.asked(CHECK).await {
         Ok(_) => shared.pulse.beat(),
-        Err(error) if error.is_connect() => trouble(shared, Went::Gone, &http::causes(&error.without_url())),
-        Err(_) => trouble(shared, Went::Silent, &"it shows no sign of life"),
+        Err(error) if error.is_timeout() => trouble(shared, Went::Silent, &"it shows no sign of life"),
+        Err(error) => trouble(shared, Went::Gone, &http::causes(&error.without_url())),
     }
     !shared.health.broken()
 }
