@@ -32,8 +32,6 @@ use tokio::task::JoinHandle;
 const ANSWER: Duration = Duration::from_secs(2);
 /// Slowest way to the cache, in bytes a second: a large body has so much more time.
 const SLOWEST: u64 = 1 << 20;
-/// How long a cache that showed no sign of life may take for a small question.
-const CHECK: Duration = Duration::from_millis(500);
 /// How long the next bytes of an answer may take.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How long a connection to the cache may take.
@@ -330,7 +328,8 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     let mut sent = upstream.client.request(parts.method.clone(), url).headers(headers);
     let size = body.size_hint().upper();
     let takes = ANSWER + Duration::from_secs(size.map_or(3600, |size| size / SLOWEST));
-    if !body.is_end_stream() {
+    let (bare, begun) = (body.is_end_stream(), Instant::now());
+    if !bare {
         let beats = Arc::clone(shared);
         // What is taken is a sign of life.
         sent = sent.body(Body::wrap(body.map_frame(move |frame| {
@@ -346,7 +345,6 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
     };
-    shared.pulse.beat();
     let answered = match answered {
         Ok(answered) if answered.status().as_u16() < 500 => answered,
         Ok(answered) => {
@@ -361,6 +359,11 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             return alone(shared, &parts.method, &path, &parts.headers, None).await;
         }
     };
+    if bare {
+        shared.pulse.took(begun.elapsed());
+    } else {
+        shared.pulse.beat();
+    }
     if parts.method == Method::HEAD || answered.content_length() == Some(0) {
         // that is all there is: its body is not even looked at
         shared.health.well();
@@ -436,7 +439,7 @@ fn trouble(shared: &Arc<Shared>, went: Went, why: &dyn std::fmt::Display) {
 
 /// Whether a cache of which nothing was heard for a while answers a small question.
 async fn lives(shared: &Arc<Shared>, upstream: &Connected) -> bool {
-    match upstream.asked(CHECK).await {
+    match upstream.asked(shared.pulse.patience()).await {
         Ok(_) => shared.pulse.beat(),
         Err(error) if error.is_timeout() => trouble(shared, Went::Silent, &"it shows no sign of life"),
         Err(error) => trouble(shared, Went::Gone, &http::causes(&error.without_url())),
