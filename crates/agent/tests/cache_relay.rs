@@ -230,6 +230,27 @@ fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+#[tokio::test]
+async fn cache_that_comes_back_is_used_again() {
+    let (relay, at) = relay();
+    let address = nobody();
+    relay.connect(upstream(address)).unwrap();
+    assert_eq!(ask(at, "GET", "/-/kv/x", bearer(), Vec::new()).await.0, 404);
+    let back = TcpListener::bind(address).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in back.incoming().flatten() {
+            while request(&mut stream).is_some() {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+            }
+        }
+    });
+    let begun = Instant::now();
+    while ask(at, "GET", "/-/kv/x", bearer(), Vec::new()).await.0 != 200 {
+        assert!(begun.elapsed().as_secs() < 60, "it is never used again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// nix#15023: Nix cannot send a body twice, so the one time has to be the right one.
 #[tokio::test]
 async fn nix_15023_push_waits_for_a_cache_that_is_started_anew() {

@@ -1,7 +1,7 @@
 //! The attacks that a shared cache has to withstand, each against a service with a trusted scope and those of two pull requests: it gains
 //! nothing, and the log says why it was refused.
 //!
-//! One service, one log: what is looked for in it names the key or the path of its own attack.
+//! The tests share one log, and run beside each other: what is looked for in it is said of its own attack alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
@@ -210,7 +210,7 @@ fn traversal_and_smuggled_frames_are_refused_with_a_logged_reason() {
         let (behind, mut client) = (attack.said.lines(), Client::new(attack.running.address));
         client.send(request.as_bytes());
         assert_eq!(client.answer(false).status, 400, "{request:?}");
-        attack.said.says(behind, &["a request is refused", "127.0.0.1"]);
+        attack.said.says(behind, &["a request is refused", "status=400", "127.0.0.1"]);
     }
 }
 
