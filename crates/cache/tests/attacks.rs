@@ -5,62 +5,43 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
+#[path = "support/said.rs"]
+mod said;
 mod support;
 
 use forgeyard_cache::service::Running;
 use forgeyard_cache::token::{self, Access, Claims};
 use forgeyard_model::{Digest, Timestamp};
+use said::Said;
 use serde_json::{Value, json};
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use support::{Answer, Client, NOW, claims, key, narinfo, runtime_token, service, token};
 
-/// All that was logged.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Said {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// The log of this process; the service writes from threads of its own.
+fn log() -> Said {
+    static SAID: OnceLock<Said> = OnceLock::new();
+    let said = SAID.get_or_init(|| {
+        let said = Said::default();
+        let to_said = tracing_subscriber::fmt().with_ansi(false).with_writer(said.clone());
+        tracing::subscriber::set_global_default(to_said.finish()).unwrap();
+        said
+    });
+    said.clone()
 }
 
-impl Said {
-    /// The log of this process; the service writes from threads of its own.
-    fn all() -> Self {
-        static SAID: OnceLock<Said> = OnceLock::new();
-        let said = SAID.get_or_init(|| {
-            let said = Self::default();
-            let writer = said.clone();
-            let to_said = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-            tracing::subscriber::set_global_default(to_said.finish()).unwrap();
-            said
-        });
-        said.clone()
-    }
-
-    fn lines(&self) -> usize {
-        self.0.lock().unwrap().iter().filter(|byte| **byte == b'\n').count()
-    }
-
-    /// There is a line behind so many others that says all of this.
-    #[track_caller]
-    fn says(&self, behind: usize, words: &[&str]) {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            let text = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
-            if text.lines().skip(behind).any(|line| words.iter().all(|word| line.contains(word))) {
-                return;
-            }
-            assert!(Instant::now() < end, "no line says {words:?}:\n{text}");
-            std::thread::sleep(Duration::from_millis(10));
+/// There is a line behind so many others that says all of this.
+#[track_caller]
+fn says(said: &Said, behind: usize, words: &[&str]) {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = said.text();
+        if text.lines().skip(behind).any(|line| words.iter().all(|word| line.contains(word))) {
+            return;
         }
+        assert!(Instant::now() < end, "no line says {words:?}:\n{text}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -74,7 +55,7 @@ struct Attack {
 
 impl Attack {
     fn new() -> Self {
-        let (said, folder) = (Said::all(), tempfile::tempdir().unwrap());
+        let (said, folder) = (log(), tempfile::tempdir().unwrap());
         let running = service(folder.path());
         let (main, fork) = (token("p/main", Access::Write), token("p/pr/7", Access::Write));
         Self { said, _folder: folder, running, main, fork }
@@ -88,7 +69,7 @@ impl Attack {
     /// Does it, and expects this status and a line of the log that was not there before.
     #[track_caller]
     fn refused(&self, asked: (&str, &str, &str, Option<&[u8]>), status: u16, words: &[&str]) {
-        let behind = self.said.lines();
+        let behind = self.said.text().lines().count();
         let answer = self.ask(asked.0, asked.1, asked.2, asked.3);
         assert_eq!(
             answer.status,
@@ -98,7 +79,7 @@ impl Attack {
             asked.1,
             String::from_utf8_lossy(&answer.body)
         );
-        self.said.says(behind, words);
+        says(&self.said, behind, words);
     }
 }
 
@@ -207,10 +188,10 @@ fn traversal_and_smuggled_frames_are_refused_with_a_logged_reason() {
         "PUT /-/kv/x HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         "\0\0\0\0",
     ] {
-        let (behind, mut client) = (attack.said.lines(), Client::new(attack.running.address));
+        let (behind, mut client) = (attack.said.text().lines().count(), Client::new(attack.running.address));
         client.send(request.as_bytes());
         assert_eq!(client.answer(false).status, 400, "{request:?}");
-        attack.said.says(behind, &["a request is refused", "status=400", "127.0.0.1"]);
+        says(&attack.said, behind, &["a request is refused", "status=400", "127.0.0.1"]);
     }
 }
 
@@ -265,9 +246,9 @@ fn signed_url_that_is_forged_or_widened_is_refused_with_a_logged_reason() {
     assert_ne!(widened, url);
     let bare = url.split('?').next().unwrap();
     for forged in [widened.as_str(), bare, "/-/github/1?sig=AAAA"] {
-        let behind = attack.said.lines();
+        let behind = attack.said.text().lines().count();
         let answer = Client::new(attack.running.address).ask("PUT", forged, None, Some(b"evil"));
         assert_eq!(answer.status, 403, "{forged}");
-        attack.said.says(behind, &[forged.split('?').next().unwrap(), "URL"]);
+        says(&attack.said, behind, &[forged.split('?').next().unwrap(), "URL"]);
     }
 }

@@ -8,6 +8,8 @@ mod hot;
 mod kept;
 mod recovery;
 mod room;
+#[path = "../support/said.rs"]
+mod said;
 
 use forgeyard_cache::name::{Kind, Name};
 use forgeyard_cache::store::log::{Config, Durability, LogStore};

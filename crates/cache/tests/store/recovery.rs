@@ -140,7 +140,7 @@ fn snapshot_of_another_version_is_passed_over_and_the_log_is_read(#[values(b'1',
     // what follows is of another form
     bytes[16..].iter_mut().for_each(|byte| *byte = !*byte);
     fs_err::write(&path, &bytes).unwrap();
-    let said = Said::default();
+    let said = crate::said::Said::default();
     let to_said = tracing_subscriber::fmt().with_writer(said.clone()).finish();
     let store = tracing::subscriber::with_default(to_said, || {
         LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap()
@@ -160,35 +160,6 @@ fn snapshot_of_another_version_is_passed_over_and_the_log_is_read(#[values(b'1',
     drop(store);
     let store = LogStore::open(Config::new(folder.path()), minutes.clock()).unwrap();
     assert_eq!(read(&store, &name("a", "7")), Some(7u32.to_le_bytes().to_vec()));
-}
-
-/// What is said in the log of the program.
-#[derive(Clone, Default)]
-struct Said(Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl Said {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl std::io::Write for Said {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl tracing_subscriber::fmt::MakeWriter<'_> for Said {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
 }
 
 /// A snapshot shows one moment though puts go on while it is written; what they did is in the log behind it.
